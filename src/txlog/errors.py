@@ -361,7 +361,7 @@ class IntegrityError(TxlogError):
 
 
 class Corruption(IntegrityError):
-    """Bytes differ from what the store wrote; fields path, offset, expected, found, lsn."""
+    """Bytes are not as the store wrote them; fields path, offset, expected, found, lsn."""
 
     codes: Codes = (601, 602, 604)
 

@@ -38,7 +38,7 @@ TXN_BUFFER_BYTES_MAX: Final = 16 * MIB
 SCHEMAS_MAX: Final = 1_000
 QUEUE_SIZE: Final = 1_000  # messages that a consumer receives ahead, by default
 # Messages that a producer may queue without waiting, by default; the same in bytes, which is also
-# the limit of a frame of several producers before another one is added.
+# the size at which a frame with several producers takes no further producer.
 PENDING_MESSAGES_MAX: Final = 50_000
 PENDING_BYTES_MAX: Final = 64 * MIB
 TOPICS_MAX: Final = 100_000

@@ -255,11 +255,11 @@ def _placed(wall: datetime, zone: tzinfo | None, text: str, *, later: bool = Fal
         return (wall.replace(tzinfo=zone) - _EPOCH) // _MILLISECOND
     try:
         moments = [wall.replace(fold=fold).astimezone(UTC) for fold in (0, 1)]
-        shown = moments[0].astimezone().replace(tzinfo=None)
+        local = moments[0].astimezone().replace(tzinfo=None)
     except (OverflowError, ValueError, OSError):
         return None
     if moments[0] != moments[1]:
-        if shown != wall.replace(fold=0):
+        if local != wall.replace(fold=0):
             raise _bad("time", text, "the local clocks skip it: give a zone, as in 02:30Z")
         if not later:
             first, second = (moment.astimezone().isoformat()[-6:] for moment in moments)
@@ -307,9 +307,9 @@ def wall_text(instant: datetime, *, utc: bool = False) -> str:
 
     raises: ValueError, OverflowError (it has no such form in the local zone)
     """
-    shown = instant.astimezone(UTC) if utc else instant.astimezone()
-    text = shown.replace(tzinfo=None).isoformat(" ", "seconds")
-    return text + ("Z" if not shown.utcoffset() else shown.isoformat()[-6:])
+    wall = instant.astimezone(UTC) if utc else instant.astimezone()
+    text = wall.replace(tzinfo=None).isoformat(" ", "seconds")
+    return text + ("Z" if not wall.utcoffset() else wall.isoformat()[-6:])
 
 
 # --- Python's values -------------------------------------------------------------------------

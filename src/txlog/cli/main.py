@@ -25,7 +25,7 @@ STREAMS = frozenset(
     ["produce", "import", "query", "report", "serve", "views", "audit", "compact-topic"]
 )
 
-# New objects before a garbage collection: imports create thousands, all of them in use.
+# New objects before a garbage collection: imports create thousands, and none is garbage.
 OBJECTS_MAX = 20_000
 
 

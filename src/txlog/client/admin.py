@@ -114,8 +114,8 @@ def _change(
     values: Mapping[str, PolicyValue | timedelta | None],
 ) -> ScopedPolicies:
     """Set the policies whose value is not None."""
-    given = {name: value for name, value in values.items() if value is not None}
-    policies = cast(dict[str, PolicyValue], durations_ms(given))
+    changes = {name: value for name, value in values.items() if value is not None}
+    policies = cast(dict[str, PolicyValue], durations_ms(changes))
     return store.write(
         lambda view, now: set_policies(view, store.settings, family, scope, policies)
     )
@@ -498,9 +498,9 @@ class Admin:
         """Give a topic another name in its namespace; the fields of `txlog topic rename`.
 
         One frame: messages, subscriptions, transactions, policies and schemas stay with the topic,
-        and open producers, consumers and readers of any process go on. Its dead-letter and retry
-        topics with derived names are renamed, too, and policies that name one of these topics. The
-        old name is free at once. Files do not move: `describe_topic` has their directory.
+        and open producers, consumers and readers of any process go on. The frame also renames its
+        dead-letter and retry topics that have derived names, and changes policies that name them.
+        The old name is free at once. Files do not move: `describe_topic` has their directory.
         dry_run: only report what would be renamed
         raises:  TopicNotFound, AlreadyExists (the new name, or one that is derived from it),
                  NotAllowed (another namespace; a subscription would give its messages to its own
@@ -743,7 +743,7 @@ class Admin:
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
-        given = {
+        policies = {
             "active": active,
             "tick_time_ms": tick_time_ms,
             "strict": strict,
@@ -751,7 +751,7 @@ class Admin:
             "fixed_delivery_delay_ms": fixed_delivery_delay_ms,
             "ttl_from": ttl_from,
         }
-        return _changed(_change(self._store, DELAYED, scope_of(topic, namespace), given))
+        return _changed(_change(self._store, DELAYED, scope_of(topic, namespace), policies))
 
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
@@ -794,7 +794,7 @@ class Admin:
 
         A ledger with unacknowledged messages is never deleted automatically.
         """
-        given = {
+        policies = {
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,
             "retention_acked": retention_acked,
@@ -802,7 +802,7 @@ class Admin:
             "ttl_from": ttl_from,
             "compaction_threshold_bytes": compaction_threshold_bytes,
         }
-        return _changed(_change(self._store, RETENTION, scope_of(topic, namespace), given))
+        return _changed(_change(self._store, RETENTION, scope_of(topic, namespace), policies))
 
     def get_retention_policies(
         self, topic: str | None = None, namespace: str | None = None
@@ -845,7 +845,7 @@ class Admin:
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
-        given = {
+        policies = {
             "snapshot_bytes_max": snapshot_bytes_max,
             "snapshot_entries_max": snapshot_entries_max,
             "snapshot_markers_max": snapshot_markers_max,
@@ -854,7 +854,7 @@ class Admin:
             "open_transaction_check": open_transaction_check,
             "emit_interval_ms": emit_interval_ms,
         }
-        return _changed(_change(self._store, WATERMARK, scope_of(topic, namespace), given))
+        return _changed(_change(self._store, WATERMARK, scope_of(topic, namespace), policies))
 
     def get_watermark_policies(
         self, topic: str | None = None, namespace: str | None = None
@@ -890,8 +890,8 @@ class Admin:
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument
         """
-        given = {"compatibility": compatibility, "validation": validation}
-        return _changed(_change(self._store, SCHEMA, scope_of(topic, namespace), given))
+        policies = {"compatibility": compatibility, "validation": validation}
+        return _changed(_change(self._store, SCHEMA, scope_of(topic, namespace), policies))
 
     def get_schema_policies(
         self, topic: str | None = None, namespace: str | None = None
@@ -923,7 +923,7 @@ class Admin:
         subscription:     of the topic
         backlog_age_ms:   the oldest message of the backlog that is due is older than this
         backlog_messages, backlog_bytes: the backlog is larger than this
-        no_consumer_ms:   no consumer is connected, and the last sign of one is older than this
+        no_consumer_ms:   no consumer is connected, and none has been for this long
         -1:      no alert, even if a wider scope has one; the answer has None
         None:    unchanged; a subscription inherits from its topic, that from its namespace, and
                  that from the store

@@ -238,7 +238,7 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Store what was sent or committed without waiting, then close consumers and client.
+        """Store all sends and commits that no caller waited for, then close consumers and client.
 
         The call waits for a running checkpoint, and writes a due one if this client has changed the
         store. A failed checkpoint only adds a note to `reports`, and no data is lost. If `__del__`
@@ -1096,7 +1096,7 @@ class Client(RelationReader):
         tend_due(self.store)
 
     def _tell_begun(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
-        """Describe a transaction that has just begun, beside the flush of others."""
+        """Describe a transaction that has just begun, without waiting for a flush under way."""
         return self._tell(txn_id, question, waits=False)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], T], *, waits: bool = True) -> T:
@@ -1180,7 +1180,7 @@ class Client(RelationReader):
     def flush(self) -> None:
         """Make everything durable that any process has written so far.
 
-        What this client sent or committed without waiting is stored first.
+        Messages and commits that this client has not waited for are stored first.
         raises: the first error of such a message that no caller has taken from a future
         """
         if "outbox" in self._parts:

@@ -230,7 +230,7 @@ def image_of(view: View) -> Image:
     journals = [
         name for name in list_journals(view.disk) if since < name.first_lsn <= record.journal
     ]
-    generations = [known.generation for known in (previous, manifest) if known is not None]
+    generations = [each.generation for each in (previous, manifest) if each is not None]
     return Image(
         view.lsn, [generation for generation in generations if generation], journals, record, files
     )

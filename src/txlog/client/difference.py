@@ -97,7 +97,7 @@ def _text(value: Value) -> str | None:
 
 
 def _compared(first: Facts, second: Facts) -> list[Difference]:
-    """A row for each fact that differs; a subscription that one store lacks is one row."""
+    """A row for each fact that differs; a subscription in only one of the stores is one row."""
     exists = [
         {fact[3] for fact in facts if fact[0] == "subscription" and fact[4] == "exists"}
         for facts in (first, second)
@@ -125,32 +125,32 @@ def _of_store(client: Client) -> Facts:
 
 
 def _of_topic(client: Client, name: str, is_image: bool) -> Facts:
-    shown = client.describe_topic(name)
-    facts: Facts = {("topic", name, None, None, "partitions"): shown["partitions"]}
+    described = client.describe_topic(name)
+    facts: Facts = {("topic", name, None, None, "partitions"): described["partitions"]}
     for row in client.topic(name).schemas.list(deleted=True):
         digest = hashlib.sha256(row["definition"].encode()).hexdigest()[:12]
         text = f"{row['type']} {digest}{' (deleted)' if row['deleted'] else ''}"
         facts["schema", name, None, None, f"version {row['version']}"] = text
-    for policy, value in shown["policies"].items():
+    for policy, value in described["policies"].items():
         facts["policy", name, None, None, policy] = value
-    for part in shown["partition_list"]:
+    for part in described["partition_list"]:
         facts["partition", name, part["partition"], None, "messages"] = part["messages"]
         facts["partition", name, part["partition"], None, "online"] = part["online"]
-    for entry in shown["subscription_list"]:
+    for entry in described["subscription_list"]:
         facts |= _of_subscription(client, name, entry["subscription"], is_image)
     return facts
 
 
 def _of_subscription(client: Client, topic: str, name: str, is_image: bool) -> Facts:
-    shown = client.subscription(topic, name).describe()
+    described = client.subscription(topic, name).describe()
     facts: Facts = {
         ("subscription", topic, None, name, "exists"): True,
-        ("subscription", topic, None, name, "type"): shown["type"],
-        ("subscription", topic, None, name, "isolation"): shown["isolation"],
+        ("subscription", topic, None, name, "type"): described["type"],
+        ("subscription", topic, None, name, "isolation"): described["isolation"],
     }
-    for policy, value in shown["policies"].items():
+    for policy, value in described["policies"].items():
         facts["subscription", topic, None, name, policy] = value
-    for row in shown["partition_list"]:
+    for row in described["partition_list"]:
         at: tuple[str, str, int, str] = ("cursor", topic, row["partition"], name)
         facts[*at, "backlog"] = row["backlog"]
         if is_image:

@@ -59,7 +59,7 @@ def restore(
 ) -> StoreRestored:
     """Make a store at `dest` from a copy; the copy stays as it is. Exported as txlog.restore.
 
-    An interrupted restore leaves what was at `dest`; call it again to go on.
+    An interrupted restore does not change `dest`; call it again to go on.
     replace: a store at `dest` is moved to `dest`.replaced. Processes that have it open get
              StoreNotFound from their next call
     verify:  read all of the new store before it takes the place
@@ -151,7 +151,7 @@ def _check_place(place: str, *, replace: bool) -> bool:
 
 def _check_apart(source: str, place: str) -> None:
     first = Path(source).resolve()
-    for name in (place, f"{place}.restoring"):  # a restore removes what it finds in the second
+    for name in (place, f"{place}.restoring"):  # a restore deletes files in the second
         second = Path(name).resolve()
         if first.is_relative_to(second) or second.is_relative_to(first):
             raise InvalidArgument(

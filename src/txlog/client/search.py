@@ -161,7 +161,7 @@ class _Search:
     def _look(self, index: int, place: MessageId, window: int) -> MessageId | None:
         """Look at a window of a partition; returns the place before it, None at the first message.
 
-        Once the window has more hits than are wanted, it ends at the last one that counts.
+        Once the window has more hits than the caller asked for, it ends at the last of these.
         """
         bounds, is_first = self._client.store.ask(lambda view: self._range(view, place, window))
         if bounds is None:

@@ -106,7 +106,7 @@ def _copy(
 ) -> TopicCopied:
     """Copy the messages; an error says how many were copied before it."""
     short, dest = names
-    # by numbers: a topic that was deleted and made again is another one
+    # by numbers: a topic that was deleted and created again is a different topic
     stem = f"copy:{source.uuid}:{_number_of(source, short)}:{_number_of(target, dest)}"
     copied = already = 0
     try:
@@ -168,8 +168,8 @@ def _check_end(source: Client, topic: str, partition: int, span: Range, table: p
     ledger, entry, index = (table.column(name)[-1].as_py() for name in ("ledger", "entry", "index"))
     if span.stop is None or not index:
         return
-    rest = Range(start=Bound("after", MessageId(ledger, entry, index)))
-    tables = source.read(topic, range=rest, partitions=[partition], batch_messages=1)
+    later = Range(start=Bound("after", MessageId(ledger, entry, index)))
+    tables = source.read(topic, range=later, partitions=[partition], batch_messages=1)
     following = next(tables, None)
     if following is not None and (ledger, entry) == (
         following.column("ledger")[0].as_py(),
@@ -210,8 +210,8 @@ def _prepare(
     target: Client, topic: str, dest: str, partitions: int, wanted: Sequence[Schema]
 ) -> None:
     """Give the topic in the other store its schemas; raises NotAllowed (other partitions there)."""
-    shown = target.describe_topic(dest)
-    there = int(shown["partitions"])
+    described = target.describe_topic(dest)
+    there = int(described["partitions"])
     if there != partitions:
         raise NotAllowed(
             f"{dest} has {there} partitions in the other store, {topic} has {partitions}: the "
@@ -222,7 +222,7 @@ def _prepare(
     there_schemas = target.topic(dest).schemas
     begun = [there_schemas.get(row["version"]) for row in there_schemas.list(deleted=True)]
     # a copy that was killed has made the topic, and perhaps some of the versions
-    if not int(shown["messages"]) and begun == wanted[: len(begun)]:
+    if not int(described["messages"]) and begun == wanted[: len(begun)]:
         for schema in wanted[len(begun) :]:
             there_schemas.add(schema)
 
@@ -254,10 +254,8 @@ def _rows(source: Client, topic: str, partition: int, span: Range, last: int) ->
     """The messages of a partition behind a position, up to now or the end of the span."""
 
     def read(start: Bound) -> Iterator[pa.Table]:
-        wanted = Range(start=start, stop=span.stop)
-        return source.read(
-            topic, range=wanted, partitions=[partition], batch_messages=BATCH_MESSAGES
-        )
+        part = Range(start=start, stop=span.stop)
+        return source.read(topic, range=part, partitions=[partition], batch_messages=BATCH_MESSAGES)
 
     if last < 0:
         yield from read(span.start)
@@ -283,9 +281,9 @@ def _rows(source: Client, topic: str, partition: int, span: Range, last: int) ->
 
 def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same messages, cut behind whole transactions."""
-    held: list[pa.Table] = []
+    incomplete: list[pa.Table] = []
     for table in tables:
-        rows = pa.concat_tables([*held, table])
+        rows = pa.concat_tables([*incomplete, table])
         if not rows.num_rows:
             continue
         last = [rows.column(name)[-1] for name in ("ledger", "entry")]
@@ -293,11 +291,11 @@ def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         is_last = pc.and_(*(map(pc.equal, places, last)))
         is_open = pc.and_(is_last, pc.is_valid(rows.column("index")))
         count = pc.sum(is_open).as_py() or 0
-        held = [rows.slice(len(rows) - count)] if count else []
+        incomplete = [rows.slice(len(rows) - count)] if count else []
         if count < len(rows):
             yield rows.slice(0, len(rows) - count)
-    if held:
-        yield held[0]
+    if incomplete:
+        yield incomplete[0]
 
 
 def _sent(table: pa.Table) -> pa.Table:

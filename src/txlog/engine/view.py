@@ -107,7 +107,7 @@ _BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_D
 
 
 class FilePlace(NamedTuple):
-    """The parts of a directory's path: that of the topic, partition in it, role.
+    """A directory: of which topic, of which of its partitions, and in which role.
 
     role: p of the partition's ledgers, s of its sidecar's, d of the buckets of its delayed index, c
           of its compacted rows
@@ -698,8 +698,8 @@ def made(disk: Disk, key: Component, origin: StateSources) -> object:
     return state
 
 
-# What a fold raises for ops that its checks do not expect: a frame with a good checksum that no
-# txlog would have written after those before it.
+# Errors of a fold on ops that its checks do not expect: the checksum of the frame is good, but no
+# version of txlog would have written it after the earlier frames.
 _UNEXPECTED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -1131,7 +1131,7 @@ class View:
         return tuple(out)
 
     def last_change(self, keys: Iterable[Component]) -> int:
-        """The LSN of the last op of these components or facets since the checkpoint; 0: none.
+        """The LSN of the last op of the components or facets since the checkpoint; 0: none.
 
         A lease is in the facet of returns only if its end may return the messages.
         """

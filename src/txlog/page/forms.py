@@ -99,26 +99,26 @@ def sought(answer: Sought, hidden: Mapping[str, str], *, is_plan: bool) -> str:
     if aborted:
         lines.append(f"aborts {aborted}")
     undo = undo_of(answer)
-    said = "".join(f"<p>{safe(line)}</p>" for line in lines)
+    paragraphs = "".join(f"<p>{safe(line)}</p>" for line in lines)
     if is_plan and not undo and not aborted:
-        return said + done(f"{answer['subscription']} is already there")
+        return paragraphs + done(f"{answer['subscription']} is already there")
     lost = [f"undo does not bring back {loss}" for loss in lost_by(answer)] if undo else []
     way = f"<pre>{chr(10).join(map(safe, [*(f'undo: {line}' for line in undo), *lost]))}</pre>"
     if is_plan:
-        return said + (way if undo else "") + _form("seek", hidden, "", "Seek now")
-    return done(f"{answer['subscription']} moved") + said + (way if undo else "")
+        return paragraphs + (way if undo else "") + _form("seek", hidden, "", "Seek now")
+    return done(f"{answer['subscription']} moved") + paragraphs + (way if undo else "")
 
 
 def redelivered(answer: Redelivered, hidden: Mapping[str, str], *, is_plan: bool) -> str:
     """The plan of a redelivery, or its outcome."""
     number = answer["redelivered"]
-    what = counted(number, "message")
+    messages = counted(number, "message")
     if not is_plan:
-        return done(f"{what} will be delivered again")
+        return done(f"{messages} will be delivered again")
     if not number:
         return done("no consumer has such a message in hand")
-    said = f"<p>{safe(what)} in the hands of consumers will be delivered again</p>"
-    return said + _form("redeliver", hidden, "", "Redeliver now")
+    paragraphs = f"<p>{safe(messages)} in the hands of consumers will be delivered again</p>"
+    return paragraphs + _form("redeliver", hidden, "", "Redeliver now")
 
 
 def retried(answer: DeadLettersRetried, hidden: Mapping[str, str], *, is_plan: bool) -> str:
@@ -127,20 +127,22 @@ def retried(answer: DeadLettersRetried, hidden: Mapping[str, str], *, is_plan: b
         f"<p>{safe(counted(row['messages'], 'message'))} stay: {safe(row['reason'])}</p>"
         for row in answer["left_list"]
     )
-    what = counted(answer["retried"], "message")
+    messages = counted(answer["retried"], "message")
     if not is_plan:
-        return done(f"{what} went back") + stay
+        return done(f"{messages} went back") + stay
     if not answer["retried"]:
         return done("no message goes back") + stay
-    said = f"<p>{safe(what)} will go back to the topics that they came from</p>{stay}"
-    return said + _form("retry", hidden, "", "Retry now")
+    paragraphs = f"<p>{safe(messages)} will go back to the topics that they came from</p>{stay}"
+    return paragraphs + _form("retry", hidden, "", "Retry now")
 
 
 def abort_plan(txn: str, messages: int, acks: int) -> str:
     """The plan of an abort, with the form that does it."""
     what = f"{counted(messages, 'message')} and {counted(acks, 'acknowledgement')}"
-    said = f"<p>{safe(f'the abort discards {what} of transaction {txn}; nothing undoes it')}</p>"
-    return said + _form("abort", {"id": txn}, "", "Abort now")
+    paragraphs = (
+        f"<p>{safe(f'the abort discards {what} of transaction {txn}; nothing undoes it')}</p>"
+    )
+    return paragraphs + _form("abort", {"id": txn}, "", "Abort now")
 
 
 def aborted(answer: TransactionEnded) -> str:

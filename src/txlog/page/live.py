@@ -119,13 +119,13 @@ def history(
     """
     name = topic or "messages"
     ends = {at - at % by_ms: 0 for at in (since_ms, now_ms)} if rows else {}
-    found = {**ends, **{row[0]: row[1] for row in rows}}
+    points = {**ends, **{row[0]: row[1] for row in rows}}
     throughput: Figures = {
         "by_ms": by_ms,
         "since": None,
         "left_out": (),
         "row_list": [
-            {"topic": name, "from_time": at, "messages": number} for at, number in found.items()
+            {"topic": name, "from_time": at, "messages": number} for at, number in points.items()
         ],
     }
     nothing = f"no message in the last {_SPANS[span]}"

@@ -353,7 +353,7 @@ def watermarks(figures: Figures) -> str:
 
 
 def _watermark(row: Figures, now_ms: int, *, is_several: bool) -> str:
-    """The chart of a topic; is_several: it has several partitions, of which one decides."""
+    """The chart of a topic, or (is_several) of the partition that decides its watermark."""
     moves = [
         move for move in row["move_list"] if move["idle"] or move["event_time"] < EVENT_TIME_MAX
     ]

@@ -55,9 +55,9 @@ def value_block(value: bytes | None, record: object = None) -> str:
             return f'<p class="note">{note}, JSON</p><pre class="json">{pretty}</pre>'
     text = text_of(value, TEXT_BYTES_MAX)
     if text is None:
-        shown = min(len(value), HEX_BYTES_MAX)
-        cut = f", the first {size(shown)}" if shown < len(value) else ""
-        return f'<p class="note">{note}, bytes{cut}</p><pre>{_hex(value[:shown])}</pre>'
+        length = min(len(value), HEX_BYTES_MAX)
+        cut = f", the first {size(length)}" if length < len(value) else ""
+        return f'<p class="note">{note}, bytes{cut}</p><pre>{_hex(value[:length])}</pre>'
     cut = f", the first {size(TEXT_BYTES_MAX)}" if len(value) > TEXT_BYTES_MAX else ""
     return f'<p class="note">{note}, text{cut}</p><pre class="text">{block(text)}</pre>'
 

@@ -62,8 +62,8 @@ class View(NamedTuple):
 def later(path: str, where: Mapping[str, object], seconds: int = 0) -> str:
     """The place of a fragment, which the page gets by itself; seconds: and again so often."""
     query = address(path, where).removeprefix("#/")
-    again = f' data-every="{seconds}"' if seconds else ""
-    return f'<div data-load="page/{safe(query)}"{again}></div>'
+    attribute = f' data-every="{seconds}"' if seconds else ""
+    return f'<div data-load="page/{safe(query)}"{attribute}></div>'
 
 
 def head(title: str, *crumbs: Link, note: str = "") -> str:
@@ -114,7 +114,7 @@ def topic(client: Client, where: Where, *, acts: bool = False) -> View:
         (ago(now_ms, row["last_publish_time"]) or "never", "last message"),
     ]
     about = {"topic": name}
-    asked = {key: where[key] for key in (*SEARCHED, "before") if where.get(key)}
+    query = {key: where[key] for key in (*SEARCHED, "before") if where.get(key)}
     parts = counted(row["partitions"], "partition")
     body = (
         head(name, note=f"{parts}, created {instant(row['created_time'])} UTC")
@@ -122,7 +122,7 @@ def topic(client: Client, where: Where, *, acts: bool = False) -> View:
         + _subscriptions(name, client.lag(name))
         + later("history", {**about, "span": where.get("span", "")}, 30)
         + later("letters", about)
-        + later("search", {**about, **asked})
+        + later("search", {**about, **query})
         + _partitions(name, row["partition_list"])
         + _policies(row)
     )
@@ -135,7 +135,7 @@ def _subscriptions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
             "Subscriptions",
             empty("no subscriptions: a consumer makes one, or txlog sub create NAME -t TOPIC"),
         )
-    shown = [
+    cells = [
         (
             _subscription(topic, row["subscription"]),
             row["type"],
@@ -145,12 +145,12 @@ def _subscriptions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows[:ROWS_MAX]
     ]
     headings = ("subscription", "type", *LAG, "consumers")
-    rows_shown = table(headings, shown, range(2, len(headings)))
+    rows_shown = table(headings, cells, range(2, len(headings)))
     return section("Subscriptions", rows_shown + left_out(len(rows) - ROWS_MAX, "subscription"))
 
 
 def _partitions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    shown = [
+    cells = [
         (
             str(row["partition"]),
             count(row["messages"]),
@@ -163,7 +163,7 @@ def _partitions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows[:ROWS_MAX]
     ]
     headings = ("partition", "messages", "payload", "open txns", "first", "last", "state")
-    rows_shown = table(headings, shown, (1, 2, 3))
+    rows_shown = table(headings, cells, (1, 2, 3))
     return section("Partitions", rows_shown + left_out(len(rows) - ROWS_MAX, "partition"))
 
 
@@ -205,27 +205,27 @@ def search_form(topic: str, where: Where) -> str:
 
 
 def search_result(topic: str, where: Where, found: Found, before: str, budget: SearchBudget) -> str:
-    """The section of messages: the form, what was found, and the way to older messages.
+    """The section of messages: the form, the hits, and the link to older messages.
 
     before: the places where the search goes on; empty: it is complete
     """
     rows = [_found(topic, message) for message in messages(found.table)]
-    asked = {name: where[name] for name in SEARCHED if where.get(name)}
+    query = {name: where[name] for name in SEARCHED if where.get(name)}
     looked = f"{counted(found.rows, 'message')}, {size(found.size_bytes)}"
     if found.stopped in ("", "hits"):
-        note = f"Looked at {looked}." if asked else ""
+        note = f"Looked at {looked}." if query else ""
     else:
         note = (
             f"Stopped after {looked}: a search looks at {count(budget.rows)} messages,"
             f" {size(budget.size_bytes)} or for {budget.seconds:g} s."
         )
     headings = ("message", "key", "value", "visible since, UTC", "size", "transaction")
-    nothing = "no such message" if asked or where.get("before") else "no messages yet"
+    nothing = "no such message" if query or where.get("before") else "no messages yet"
     body = table(headings, rows, (4,)) if rows else empty(nothing)
     more = ""
     if before:
         text = "Older messages" if found.stopped == "hits" else "Search older messages"
-        link = Link(text, "topic", {"topic": topic, **asked, "before": before})
+        link = Link(text, "topic", {"topic": topic, **query, "before": before})
         more = f'<p class="more">{linked(link)}</p>'
     remark = f'<p class="note">{safe(note)}</p>' if note else ""
     form = search_form(topic, where)
@@ -234,9 +234,9 @@ def search_result(topic: str, where: Where, found: Found, before: str, budget: S
 
 def search_failed(topic: str, where: Where, error: TxlogError) -> str:
     """The section of messages, after a search that was refused."""
-    said = f'<p class="bad">{safe(error.message)}</p>'
+    body = f'<p class="bad">{safe(error.message)}</p>'
     hint = f'<p class="note">{safe(error.hint)}</p>' if error.hint else ""
-    return section("Messages", search_form(topic, where) + said + hint)
+    return section("Messages", search_form(topic, where) + body + hint)
 
 
 def _found(topic: str, message: Message) -> Sequence[str | Link]:
@@ -258,7 +258,7 @@ def letters(client: Client, where: Where) -> str:
     rows = client.topic(name).dead_letters(LETTERS_MAX)
     if not rows:
         return section("Dead letters", empty("none that nobody has retried"))
-    shown = [
+    cells = [
         (
             _message(name, row["message_id"]),
             row["key"] or "",
@@ -271,7 +271,7 @@ def letters(client: Client, where: Where) -> str:
     ]
     headings = ("message", "key", "value", "reason", "came from", "since, UTC")
     note = "Not yet retried, the oldest first."
-    return section("Dead letters", f'<div class="found">{table(headings, shown)}</div>', note)
+    return section("Dead letters", f'<div class="found">{table(headings, cells)}</div>', note)
 
 
 def is_of_dead_letters(client: Client, name: str) -> bool:
@@ -354,12 +354,12 @@ def subscription(
     """
     handle = client.subscription(where["topic"], where["subscription"])
     row, now_ms = handle.describe(), _now_ms(client)
-    topic, name, behind = row["topic"], row["subscription"], lag(row)
+    topic, name, lag_cells = row["topic"], row["subscription"], lag(row)
     figures = [
-        (behind[0], "backlog"),
-        (behind[1], "of payload"),
-        (behind[2] or "–", "oldest message"),
-        (behind[-1] or "–", "until caught up"),
+        (lag_cells[0], "backlog"),
+        (lag_cells[1], "of payload"),
+        (lag_cells[2] or "–", "oldest message"),
+        (lag_cells[-1] or "–", "until caught up"),
         (count(row["delayed"]), "not due yet"),
         (count(row["pending_acks"]), "held by transactions"),
         (count(row["consumers"]), "consumers"),
@@ -381,7 +381,7 @@ def subscription(
 
 
 def _rates(row: Mapping[str, Any]) -> str:
-    shown = [
+    cells = [
         (
             f"last {span}",
             *(
@@ -391,7 +391,7 @@ def _rates(row: Mapping[str, Any]) -> str:
         )
         for span, word in (("minute", "1m"), ("15 minutes", "15m"))
     ]
-    return section("Messages per second", table(("", "in", "acknowledged"), shown, (1, 2)))
+    return section("Messages per second", table(("", "in", "acknowledged"), cells, (1, 2)))
 
 
 def _consumers(
@@ -403,7 +403,7 @@ def _consumers(
     rows = [(link, client) for link, rows in lists for row in rows for client in clients_of(row)]
     if not rows:
         return empty("no consumer is connected")
-    shown = [
+    cells = [
         (
             *([] if link is None else [link]),
             row["name"] or str(row["consumer"]),
@@ -418,12 +418,12 @@ def _consumers(
     ]
     more = 0 if rows[0][0] is None else 1
     headings = ("consumer", "process", "command", "machine", "in hand", "connected", "state")
-    body = table(("subscription", *headings)[1 - more :], shown, (1 + more, 4 + more, 5 + more))
+    body = table(("subscription", *headings)[1 - more :], cells, (1 + more, 4 + more, 5 + more))
     return body + left_out(len(rows) - ROWS_MAX, "consumer")
 
 
 def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    shown = [
+    cells = [
         (
             str(row["partition"]),
             *lag(row),
@@ -439,7 +439,7 @@ def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
         *("partition", *LAG, "not due", "in hand", "held"),
         *("acknowledged beyond", "all acknowledged up to"),
     )
-    rows_shown = table(headings, shown, range(1, 11))
+    rows_shown = table(headings, cells, range(1, 11))
     return section("Partitions", rows_shown + left_out(len(rows) - ROWS_MAX, "partition"))
 
 
@@ -450,13 +450,13 @@ def changes(client: Client, where: Where) -> str:
     if not rows:
         return section("Changes", empty("no changes yet"))
     names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    shown = [
+    cells = [
         [instant(row[name]) if name == "time" else _plain(row[name]) for name in names]
         for row in rows
     ]
     numeric = [at for at, name in enumerate(names) if isinstance(rows[0][name], int)]
     heads = ["time, UTC" if name == "time" else name.replace("_", " ") for name in names]
-    body = table(heads, shown, [at for at in numeric if names[at] != "time"])
+    body = table(heads, cells, [at for at in numeric if names[at] != "time"])
     return section("Changes", body, "From the log of the store, newest first.")
 
 
@@ -472,7 +472,7 @@ def transactions(client: Client, where: Where, *, acts: bool = False) -> View:
     del where, acts
     rows = client.transactions(all=True)
     newest = sorted(rows, key=lambda row: (-row["begin_time"], row["txn"]))[:ROWS_MAX]
-    shown = [
+    cells = [
         (
             _txn(row["txn"]),
             row["state"] + (f" ({row['reason']})" if row["reason"] else ""),
@@ -490,7 +490,7 @@ def transactions(client: Client, where: Where, *, acts: bool = False) -> View:
         *("transaction", "state", "begun, UTC", "open for", "messages", "acks", "topics"),
         *("key", "owner"),
     )
-    body = table(headings, shown, (3, 4, 5)) if shown else empty("no transactions yet")
+    body = table(headings, cells, (3, 4, 5)) if cells else empty("no transactions yet")
     note = "Unfinished ones, and ended ones for as long as the store remembers them."
     return View(
         "transactions",
@@ -562,8 +562,8 @@ def _life(row: TransactionDescription, steps: Sequence[TransactionLogRow], now_m
 def _tone(step: TransactionLogRow) -> int:
     """The tone of a recorded step: its end, its acknowledgements, its messages."""
     detail = step["detail"] or ""
-    named = [tone for word, tone in _TONES.items() if word == step["op"] or word in detail]
-    return named[0] if named else 4 if step["subscription"] else 2
+    tones = [tone for word, tone in _TONES.items() if word == step["op"] or word in detail]
+    return tones[0] if tones else 4 if step["subscription"] else 2
 
 
 def _said(step: TransactionLogRow) -> str:
@@ -576,7 +576,7 @@ def _said(step: TransactionLogRow) -> str:
 def _steps(row: TransactionDescription, steps: Sequence[TransactionLogRow]) -> str:
     if not steps:
         return empty("the store keeps no steps of it any more")
-    shown = [
+    cells = [
         (
             f"+{duration(step['time'] - row['begin_time'])}",
             _said(step),
@@ -588,14 +588,14 @@ def _steps(row: TransactionDescription, steps: Sequence[TransactionLogRow]) -> s
         for step in steps[:ROWS_MAX]
     ]
     headings = ("after", "step", "partition", "subscription", "count", "detail")
-    return table(headings, shown, (0, 4)) + left_out(len(steps) - ROWS_MAX, "step")
+    return table(headings, cells, (0, 4)) + left_out(len(steps) - ROWS_MAX, "step")
 
 
 def _sent(row: TransactionDescription) -> str:
     rows = row["partition_list"]
     if not rows:
         return empty("no messages")
-    shown = [
+    cells = [
         (
             _topic(part["topic"]),
             str(part["partition"]),
@@ -605,14 +605,14 @@ def _sent(row: TransactionDescription) -> str:
         for part in rows[:ROWS_MAX]
     ]
     headings = ("topic", "partition", "messages", "visible at")
-    return table(headings, shown, (2,)) + left_out(len(rows) - ROWS_MAX, "partition")
+    return table(headings, cells, (2,)) + left_out(len(rows) - ROWS_MAX, "partition")
 
 
 def _acknowledged(row: TransactionDescription) -> str:
     rows = row["ack_list"]
     if not rows:
         return empty("no acknowledgements")
-    shown = [
+    cells = [
         (
             _topic(part["topic"]),
             str(part["partition"]),
@@ -623,7 +623,7 @@ def _acknowledged(row: TransactionDescription) -> str:
         for part in rows[:ROWS_MAX]
     ]
     headings = ("topic", "partition", "subscription", "held", "state")
-    return table(headings, shown, (3,)) + left_out(len(rows) - ROWS_MAX, "partition")
+    return table(headings, cells, (3,)) + left_out(len(rows) - ROWS_MAX, "partition")
 
 
 # --- clients ---------------------------------------------------------------------------------
@@ -643,19 +643,19 @@ def clients(
     clients_of: as for `subscription`
     """
     now_ms = _now_ms(client)
-    behind = [row for row in client.lag() if row["consumers"]]
+    rows = [row for row in client.lag() if row["consumers"]]
     lists = [
         (
             Link(f"{row['topic']} / {row['subscription']}", "subscription", _named(row)),
             client.subscription(row["topic"], row["subscription"]).describe()["consumer_list"],
         )
-        for row in behind[:LISTS_MAX]
+        for row in rows[:LISTS_MAX]
     ]
     figures = [
         (count(len({row.peer for row in (*producers, *consumers)})), "clients of Pulsar"),
         (count(len(producers)), "producers of Pulsar"),
         (count(len(consumers)), "consumers of Pulsar"),
-        (count(sum(row["consumers"] for row in behind)), "consumers of the store"),
+        (count(sum(row["consumers"] for row in rows)), "consumers of the store"),
         (count(len(streams)), "streams of HTTP"),
     ]
     return View(
@@ -667,7 +667,7 @@ def clients(
         + section(
             "Consumers of the store",
             _consumers(lists, clients_of, now_ms)
-            + left_out(len(behind) - LISTS_MAX, "subscription with consumers"),
+            + left_out(len(rows) - LISTS_MAX, "subscription with consumers"),
         )
         + section("Streams of HTTP", _streams(streams, now_ms)),
     )
@@ -684,7 +684,7 @@ def _short(name: str) -> str:
 def _producers(rows: Sequence[Any], now_ms: int) -> str:
     if not rows:
         return empty("no producer is connected")
-    shown = [
+    cells = [
         (
             row.name,
             _topic(_short(row.topic)),
@@ -697,13 +697,13 @@ def _producers(rows: Sequence[Any], now_ms: int) -> str:
         for row in rows[:ROWS_MAX]
     ]
     headings = ("producer", "topic", "address", "library", "sent", "payload", "connected")
-    return table(headings, shown, (4, 5, 6)) + left_out(len(rows) - ROWS_MAX, "producer")
+    return table(headings, cells, (4, 5, 6)) + left_out(len(rows) - ROWS_MAX, "producer")
 
 
 def _stock_consumers(rows: Sequence[Any], now_ms: int) -> str:
     if not rows:
         return empty("no consumer is connected")
-    shown = [
+    cells = [
         (
             row.name,
             _topic(_short(row.topic)),
@@ -722,14 +722,14 @@ def _stock_consumers(rows: Sequence[Any], now_ms: int) -> str:
         *("consumer", "topic", "subscription", "address", "library", "in hand", "asks for"),
         "connected",
     )
-    return table(headings, shown, (5, 6, 7)) + left_out(len(rows) - ROWS_MAX, "consumer")
+    return table(headings, cells, (5, 6, 7)) + left_out(len(rows) - ROWS_MAX, "consumer")
 
 
 def _streams(rows: Sequence[tuple[str, str, str, int]], now_ms: int) -> str:
     if not rows:
         return empty("no stream is open")
-    shown = [
+    cells = [
         (peer, role, path, ago(now_ms, since_ms)) for peer, role, path, since_ms in rows[:ROWS_MAX]
     ]
-    body = table(("address", "role", "path", "connected"), shown, (3,))
+    body = table(("address", "role", "path", "connected"), cells, (3,))
     return body + left_out(len(rows) - ROWS_MAX, "stream")

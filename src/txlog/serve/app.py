@@ -1,6 +1,6 @@
 """Owns the process of `txlog serve`: it serves an open store at its listeners, and closes it.
 
-    open      starts the listeners, and reports their URLs once all of them listen. HTTP comes last:
+    open      starts the listeners, and reports their URLs once all listen. HTTP comes last:
               a thread loads its libraries, while clients of Pulsar are served already
     serve     until SIGTERM, SIGINT or `stop`
     reload    SIGHUP: reads rules, keys and certificates again; a file that cannot be read changes

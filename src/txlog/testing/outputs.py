@@ -1,4 +1,4 @@
-"""Owns the comparison of what two runs of a pipeline wrote: messages of topics, in any order."""
+"""Owns the comparison of two runs of a pipeline: their messages by topic, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 5  # messages named in a failure
 
 
 class Difference(NamedTuple):
-    """How one topic differs from what it should have."""
+    """How a topic differs from the expected messages."""
 
     topic: str
     lost: Counter[Content]
@@ -31,7 +31,7 @@ def messages_of(client: Client, topics: Iterable[str]) -> Output:
 
 
 def differences(written: Output, wanted: Output) -> list[Difference]:
-    """The topics that differ from what they should have."""
+    """The topics that do not have the expected messages."""
     rows = (
         Difference(topic, wanted[topic] - written[topic], written[topic] - wanted[topic])
         for topic in wanted
@@ -43,11 +43,11 @@ def described(rows: Iterable[Difference]) -> str:
     """The differences in words."""
     parts = []
     for topic, lost, new in rows:
-        for word, rest in (("lost", lost), ("doubled or new", new)):
-            if rest:
-                named = ", ".join(
+        for word, messages in (("lost", lost), ("doubled or new", new)):
+            if messages:
+                shown_messages = ", ".join(
                     repr(value if key is None else (key, value))
-                    for key, value in [*rest.elements()][:SHOWN]
+                    for key, value in [*messages.elements()][:SHOWN]
                 )
-                parts.append(f"{topic} {word} {rest.total()}: {named}")
+                parts.append(f"{topic} {word} {messages.total()}: {shown_messages}")
     return "; ".join(parts)

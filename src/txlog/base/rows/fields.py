@@ -143,8 +143,8 @@ DRY_RUN = Field("dry_run", bool, False, "true for a rehearsal, which changes not
 def row_of(name: str) -> type:
     """A row by its name below this package: `consuming.SubscriptionRow`."""
     module, _, row = name.partition(".")
-    found: type = getattr(importlib.import_module(f"txlog.base.rows.{module}"), row)
-    return found
+    row_type: type = getattr(importlib.import_module(f"txlog.base.rows.{module}"), row)
+    return row_type
 
 
 def fields_of(row: type) -> list[Field]:
@@ -160,8 +160,8 @@ def _field(name: str, hint: Any) -> Field:
             hint, metadata = hint.__origin__, hint.__metadata__
         elif get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint):
             nullable = True
-            rest = [each for each in get_args(hint) if each is not NoneType]
-            hint = Union[tuple(rest)]  # noqa: UP007
+            kinds = [each for each in get_args(hint) if each is not NoneType]
+            hint = Union[tuple(kinds)]  # noqa: UP007
         else:
             break
     meaning = metadata[0] if metadata else name.replace("_", " ")

@@ -143,7 +143,7 @@ class StoredRow(TypedDict):
 
 
 class Found(TypedDict):
-    """The fields that `txlog inspect` adds to those of other commands."""
+    """The fields of `txlog inspect` that no other command prints."""
 
     file: fields.File | None
     row: Annotated[int | None, "number of the row in the file"]

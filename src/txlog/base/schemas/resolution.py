@@ -93,7 +93,7 @@ class Unreadable(Exception):
 
 
 def plan(written: Schema, newest: Schema) -> list[Step] | None:
-    """The steps that turn records of one version into those of another; None: impossible.
+    """The steps that turn a record of one version into a record of another; None: impossible.
 
     The steps are in the order of newest.fields.
     """
@@ -340,7 +340,7 @@ def _short(name: str) -> str:
 
 
 def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
-    """None if a schema may follow the older ones, oldest first; otherwise the reason.
+    """None if a schema may follow the older schemas, oldest first; otherwise the reason.
 
     A topic's type, avro or json, never changes: consumers of bytes know only one.
     """

@@ -274,8 +274,8 @@ class Schema(msgspec.Struct, frozen=True):
 def read_schema(source: str, type: str | None = None) -> Schema:
     """The schema in a file: FILE.avsc, FILE.json, or arrow:FILE.parquet and arrow:FILE.arrow.
 
-    A JSON file may also have the form of Pulsar's tools: {"type": "AVRO", "schema": "..."}, or
-    that of `schema get --json`: {"type": "avro", "definition": "..."}.
+    A JSON file may also have the form of Pulsar's tools, {"type": "AVRO", "schema": "..."}, or the
+    form of `schema get --json`, {"type": "avro", "definition": "..."}.
     type:   avro or json; None: avro for FILE.avsc, else the type in the file, else json
     raises: InvalidArgument
     """
@@ -682,8 +682,8 @@ def told_names(columns: Sequence[str]) -> str:
     """Words about columns whose field has another name, after a semicolon; else nothing."""
     fields = names_of_columns(columns)
     renamed = [(column, field) for column, field in fields.items() if column != field]
-    told = [f'"{column}" is the field {field}' for column, field in renamed]
-    return f"; {', '.join(told)}" if told else ""
+    renames = [f'"{column}" is the field {field}' for column, field in renamed]
+    return f"; {', '.join(renames)}" if renames else ""
 
 
 def _check_name(name: str, path: str) -> None:

@@ -1,7 +1,7 @@
 """Gives commands orjson: `from txlog.base.startup import json as orjson`.
 
-orjson imports dataclasses and inspect. As a module of ours it is loaded only by code that reads or
-writes JSON records.
+orjson imports dataclasses and inspect, which cost a short command time. Only code that reads or
+writes JSON records imports this module, and with it orjson.
 """
 
 from __future__ import annotations

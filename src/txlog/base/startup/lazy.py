@@ -92,7 +92,7 @@ class _Name:
 
 
 class _Names:
-    """Stands for the module in `from module import name` of a door."""
+    """Replaces the module in `from module import name` of a door."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -118,19 +118,19 @@ class _Door:
         names["__builtins__"] = {**vars(builtins), "__import__": _note}
         self._loader.exec_module(module)
         names["__builtins__"] = vars(builtins) if plain is None else plain
-        behind = {key: name for key, name in names.items() if isinstance(name, _Name)}
-        for key in behind:
+        lazy_names = {key: name for key, name in names.items() if isinstance(name, _Name)}
+        for key in lazy_names:
             del names[key]
 
         def _load(key: str) -> Any:
-            name = behind.get(key)
+            name = lazy_names.get(key)
             if name is None:
                 raise AttributeError(f"module {module.__name__} has no attribute {key!r}")
             names[key] = getattr(import_module(name.module), name.name)
             return names[key]
 
         names["__getattr__"] = _load
-        names["__all__"] = sorted(behind)
+        names["__all__"] = sorted(lazy_names)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

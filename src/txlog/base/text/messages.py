@@ -225,7 +225,7 @@ class Messages:
         first = columns.data_of(pc.binary_slice(value, 0, 1))
         if not any(byte in first.tobytes() for byte in _BEFORE_JSON):
             return {}
-        mask = pa.array([_is_embedded(one) for one in value.to_pylist()], pa.bool_())
+        mask = pa.array([_is_embedded(each) for each in value.to_pylist()], pa.bool_())
         if not pc.any(mask).as_py():
             return {}
         nothing = pa.scalar(None, value.type)

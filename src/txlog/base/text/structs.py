@@ -25,7 +25,7 @@ def json_of(column: pa.Array) -> pa.Array:
 
 
 def text_of(column: pa.Array) -> Column:
-    """Each value as the text of a cell: JSON for what is nested, else as in JSON without quotes."""
+    """Each value as the text of a cell: nested values as JSON, others as in JSON without quotes."""
     kind = column.type
     if pa.types.is_nested(kind):
         return json_of(column)

@@ -139,7 +139,7 @@ class Call:
         commands: Collection[str] = (),
     ) -> None:
         self.command = command
-        self._commands = commands  # the first words of those that open a store
+        self._commands = commands  # the first words of the commands that open a store
         self.dry_run = dry_run
         self.flags = flags
         self.report = report
@@ -627,7 +627,7 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
 
 
 def say_when_it_applies(call: Call) -> None:
-    """Say what applies policies of retention, as setting them deletes nothing yet."""
+    """Print when retention policies take effect: setting one deletes nothing yet."""
     call.summary("each checkpoint applies them, also automatic ones; now: txlog admin checkpoint")
 
 

@@ -26,15 +26,15 @@ _DRIVERS: Final = {
 def connection_to(address: str) -> Iterator[Any]:
     """A connection to an existing database.
 
-    raises: Usage (no address), InvalidArgument (no such file), MissingExtra; CommandFailed for what
-            the driver says
+    raises: Usage (no address), InvalidArgument (no such file), MissingExtra, CommandFailed (with
+            the driver's message)
     """
-    kind, _, rest = address.partition(":")
-    if kind not in _DRIVERS or not rest:
+    kind, _, path = address.partition(":")
+    if kind not in _DRIVERS or not path:
         raise Usage(f"--database {address}: it must be {FORMS}")
     driver = _driver(kind)
     try:
-        connection = _connected(driver, kind, address, rest)
+        connection = _connected(driver, kind, address, path)
         try:
             yield connection
         finally:

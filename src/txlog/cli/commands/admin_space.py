@@ -90,7 +90,7 @@ def compact_topic(
 def compact_changes(call: Call) -> None:
     """Reduce the logs of changes to the newest row of each key, cursor and catalog entry.
 
-    The logs are system/__transaction_key, those of cursors, and system/catalog: DuckDB and Spark
+    The logs are system/__transaction_key, system/catalog, and one for the cursors: DuckDB and Spark
     read them as Parquet, and query has them as transaction_key_log, cursor_log, catalog_log. It
     deletes older rows, as the compaction of a topic does. Each cursor gets its own file, in
     _cursors/SUBSCRIPTION of its partition.

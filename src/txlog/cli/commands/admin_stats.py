@@ -114,7 +114,7 @@ def pending_ack_stats(
     txn: _Txn = None,
     internal: _Internal = False,
 ) -> None:
-    """Show acknowledgements that open transactions hold; with --txn those of one transaction."""
+    """Show the acknowledgements that open transactions hold, or only transaction --txn."""
     txn_id = _only_with(call, txn, 2)
     call.output.rows(
         call.client().admin.pending_ack_stats(

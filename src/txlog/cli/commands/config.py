@@ -31,7 +31,7 @@ def show(
     call: Call,
     origin: Annotated[bool, Option("--origin", help="show the origin of each value")] = False,
 ) -> None:
-    """List settings: first those of this user and call, then those of the store.
+    """List settings: first of this user and call, then of the store.
 
     A flag overrides a variable, a variable the store, the store config.toml, and config.toml the
     built-in default. Without a store only the first group is listed.

@@ -324,9 +324,9 @@ def merge(
 ) -> None:
     """Merge sealed buckets of the index, which saves memory and files.
 
-    What is delivered, and when, stays the same, and no other call waits. Upkeep merges by itself
-    above max_num_buckets, so this is for fewer. The newest messages are in a mutable bucket, which
-    is sealed when it is full: `txlog delay buckets` shows them all.
+    Consumers get the same messages at the same times, and no other call waits. Upkeep merges by
+    itself above max_num_buckets, so this is for fewer. The newest messages are in a mutable bucket,
+    which is sealed when it is full: `txlog delay buckets` shows them all.
     """
     client = call.client(write=True)
     if topic is not None:
@@ -363,7 +363,7 @@ def _sealed(handle: TopicHandle) -> Counter[int]:
 
 
 def _unmerged(handle: TopicHandle, to: int | None, settings: Settings) -> str:
-    """Why a merge changed nothing, and what would."""
+    """Why a merge changed nothing, and the command that would."""
     most = max(_sealed(handle).values(), default=0)
     if most <= 1:
         return "no partition has two of them"

@@ -33,7 +33,7 @@ _SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What the options ask about the object; without them, the command describes it."""
+    """The question that the options ask about the object; without one, the command describes it."""
 
     sql: str | None
     at: str | None
@@ -133,7 +133,7 @@ def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, i
 
 
 def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
-    """The id of the first message at or after the bound, in the first partition that has one."""
+    """The first message id at or after the bound, in the first partition with such a message."""
     for _, ledger, entry, index in _starts(call, answer, at):
         return f"{ledger}:{entry}:{index}" if index else f"{ledger}:{entry}"
     raise MessageNotFound(f"there is no message at or after {at}")

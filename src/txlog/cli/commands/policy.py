@@ -564,12 +564,12 @@ def _copied(kind: str) -> tuple[Scope, dict[str, object]]:
         "namespace": scope.namespace,
     }
     level = next((level for level, name in levels.items() if name is not None), "store")
-    own: dict[str, object] = {
+    overrides: dict[str, object] = {
         name: UNLIMITED if value is None else value
         for name, value in policies.policies.items()
         if policies.origins.get(name) == level and (value is not None or level != "store")
     }
-    return scope, own
+    return scope, overrides
 
 
 def _report(call: Call, answer: Mapping[str, Any], template: str) -> None:

@@ -106,7 +106,7 @@ def query(
             return
         rows = shapes.Printed(call.output, call.output.fields).print(batches)
     files = f"{counted(query_.files, 'file')} read, " if query_.files else ""
-    if pruned == query_.files and pruned:  # of a join, a plan also says this of files that it reads
+    if pruned == query_.files and pruned:  # for a join the plan counts read files, too
         files = f"{counted(query_.files, 'file')}, "
     elif pruned:  # the statistics of a file can exclude all of its rows
         files = f"{query_.files - pruned} of {counted(query_.files, 'file')} read, "

@@ -120,9 +120,9 @@ def serve(
     authority = _module("txlog.serve.auth").AccessControl(_guard(call, auth))
 
     with _pidfile(pidfile) as pid_file, _with_extra():
-        told = partial(_announce, call, tell, pid_file)
+        announce = partial(_announce, call, tell, pid_file)
         give_up = partial(_give_up, tell, pid_file)
-        app.serve(call.client(write=True), options, told, authority, give_up)
+        app.serve(call.client(write=True), options, announce, authority, give_up)
         sockets.notify(os.environ, "STOPPING=1")
 
 

@@ -328,7 +328,7 @@ def du(
 ) -> None:
     """Show what takes the space on the disk, largest first: topics, journal, checkpoints, others.
 
-    The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it. `deleted`
+    The sizes add up to the total of `du -b` on the store. Offloaded files are not in it. `deleted`
     are files of deleted topics, which go when no reader can need them.
     """
     client = call.client()

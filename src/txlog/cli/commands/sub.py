@@ -117,7 +117,7 @@ def create(
 
 
 def _created(client: Client, topic: str, name: str, **options: Any) -> bool:
-    """Create a subscription; the error of a missing topic says if `name` is the topic."""
+    """Create a subscription; the error of a missing topic adds a hint if `name` is the topic."""
     try:
         return client.create_subscription(topic, name, **options)
     except TopicNotFound as error:

@@ -364,12 +364,12 @@ def copy(
 
     After an interruption, or for newer messages, run it again: it goes on behind the last message
     that the other store has. The topic is made there with its partitions and schema. Key, value,
-    properties, event and delivery time are kept; ids, producers and policies are not. What -o
-    leaves out before a message that is copied is not copied later either. Refused: a range that
-    ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that is older than
-    what is there.
+    properties, event and delivery time are kept; ids, producers and policies are not. A later
+    copy does not fill in messages that -o left out before a copied message. Refused: a range that
+    ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that lacks messages
+    which the other store has.
     """
-    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    range_read = None if range_ is None else parse_range(range_, call.now_ms())
     bars = importlib.import_module("txlog.cli.call.progress")
     open_store = importlib.import_module("txlog.client.open").open_store
     there = open_store(to_store or call.store_path(), clock=call.clock)
@@ -379,7 +379,7 @@ def copy(
             target,
             topic,
             name,
-            range=wanted,
+            range=range_read,
             tell=tell,
         )
     verb = "continued: copied" if answer["continued"] else "copied"

@@ -298,13 +298,13 @@ def resolve(
 def _answered(call: Call, txn_id: TxnId, *, commit: bool) -> TransactionResolved:
     """End a prepared transaction with the answer of a person."""
     client = call.client(write=True)
-    shown = client.show_transaction(txn_id)
-    if shown["state"] == "prepared":
+    row = client.show_transaction(txn_id)
+    if row["state"] == "prepared":
         act = "commit" if commit else "abort"
-        asks = f"without asking {shown['database']}, which decides it"
+        asks = f"without asking {row['database']}, which decides it"
         confirm(call, f"{act} transaction {txn_id} {asks}")
     answer = client.resolve(txn_id, commit=commit)
-    database = shown["database"] or "no database"
+    database = row["database"] or "no database"
     return {"txn": txn_id, "state": answer["state"], "database": database}
 
 

@@ -1,4 +1,4 @@
-"""Owns counts from the end, `-o -N`: of the messages that the reader sees, not of all stored ones.
+"""Owns counts from the end, `-o -N`: only messages that the reader sees count.
 
 The store counts every committed message. Some messages are not due yet, and `consume` leaves them
 out; so with `-o -1` it printed nothing next to a newer message for tomorrow. This module reads a

@@ -34,8 +34,8 @@ def last_of(tails: Tails, count: int, at_once: int) -> Iterator[pa.Table]:
 def by_time(rows: pa.Table, *, of_the_end: bool) -> pa.Table:
     """Messages in order of visible time, each partition in its own order.
 
-    Messages that became visible together, as those of one batch, have no order between partitions:
-    the partitions take turns, so that the first or last of them are not all of one partition.
+    Messages that became visible together (a batch, a transaction) have no order between partitions.
+    There the partitions take turns, so that the first or last N do not all come from one partition.
     of_the_end: the turns are counted from the ends of the partitions, else from their starts
     """
     order = [("topic", "ascending"), ("partition", "ascending")]

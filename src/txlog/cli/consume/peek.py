@@ -177,7 +177,7 @@ def _last(
     while True:
         depth *= 10
         if where is not None:
-            where.undecided = undecided  # the longer end has those of the shorter one, too
+            where.undecided = undecided  # the longer end includes the shorter one
         corrupt: list[Corruption] = []
         start = START if depth >= messages else Bound("last", depth)
         end = Range(start, END, kind=every.kind, subscription=every.subscription)

@@ -151,7 +151,8 @@ class Job:
     def read_last(self, count: int) -> None:
         """Print the last messages over all partitions that are due and match the filters.
 
-        Where some are left out it reads ever longer ends, until each partition has enough of them.
+        If the filters leave messages out, it reads ever longer ends of the partitions, until each
+        has enough matching messages.
         """
         request = self.request
         for target in request.targets:
@@ -177,7 +178,7 @@ class Job:
     def _keep_last(self, tails: lasts.Tails, end: Range, count: int) -> Corruption | None:
         """Read a range and keep the ends of its partitions; return what could not be read."""
         if self.where is not None:
-            self.where.undecided = 0  # the longer end has those of the shorter one, too
+            self.where.undecided = 0  # the longer end includes the shorter one
         try:
             for table in self._tables(READ_MESSAGES, chosen=end):
                 lasts.keep(tails, self.filtered(table), count)

@@ -94,8 +94,8 @@ def run(
             killed += run_stage(stage, deaths(invoices, kills, chosen_seed, name), progress)
         with txlog.open(store) as client:
             checks, sums = check_store(client, session)
-    found = {check["name"]: check for check in checks}
-    invoices_found, totals_found = found["different invoices"], found["invoices and refunds"]
+    by_name = {check["name"]: check for check in checks}
+    invoices_found, totals_found = by_name["different invoices"], by_name["invoices and refunds"]
     checks.append(compared("workers killed", kills * len(pipeline.STAGES), killed))
     return Result(
         path=path,

@@ -1,8 +1,8 @@
 """Owns the proof: DuckDB compares the contents of the topics with the Parquet file itself.
 
-The proof trusts no report of a worker. It compares the lines of the file with those of `orders` as
-multisets, both ways, with every column as its original text. It compares the totals of each invoice
-with totals computed from the file. Amounts are exact decimals.
+The proof trusts no report of a worker. It compares the lines of the file with the lines in `orders`
+as multisets, both ways, with every column as its original text. It compares the totals of each
+invoice with totals computed from the file. Amounts are exact decimals.
 """
 
 from __future__ import annotations

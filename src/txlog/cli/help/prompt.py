@@ -1,7 +1,7 @@
 """Owns reading a statement at a terminal: prompt_toolkit with our words, colours and history.
 
-A query goes on until `;` or an empty line, a command until a line that does not end with a
-backslash. Tab completes a command as in bash, and SQL with relations, columns and keywords.
+A query ends with `;` or an empty line, a command with a line that does not end in a backslash. Tab
+completes a command as in bash, and SQL with relations, columns and keywords.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class _Completer(Completer):
             names = [*columns, *((keyword, "") for keyword in _KEYWORDS)]
         for name, meaning in dict(names).items():
             if name.casefold().startswith(word.casefold()):
-                shown = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
-                yield Completion(shown, -len(word), display=name, display_meta=meaning)
+                quoted = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
+                yield Completion(quoted, -len(word), display=name, display_meta=meaning)
 
 
 def offered(line: str, words: Sequence[str]) -> list[tuple[str, str]]:
@@ -192,8 +192,8 @@ def offered(line: str, words: Sequence[str]) -> list[tuple[str, str]]:
     except Exception:  # an incomplete line is not an error
         matches = []
     if len(typed) == 1:
-        own = [(word, "") for word in words if word.startswith(typed[0])]
-        matches = [match for match in sorted([*matches, *own]) if match[0] != "shell"]
+        matching = [(word, "") for word in words if word.startswith(typed[0])]
+        matches = [match for match in sorted([*matches, *matching]) if match[0] != "shell"]
     return [(word if word[-1] in "=,/" else f"{word} ", meaning) for word, meaning in matches]
 
 

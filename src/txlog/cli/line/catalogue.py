@@ -1,8 +1,8 @@
 """Owns the table of commands, and the way from a line to its command, without loading any.
 
 Root help, the help of a noun and the hint `did you mean` use the table. A test compares it with the
-commands that the modules define. The parser of a command also reads global flags: those before the
-verb are put in front of its words, so that the last one wins.
+commands that the modules define. The parser of a command also reads global flags: flags before the
+verb are put in front of its words, so that the last flag wins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     help: str
 
 
-# Made by scripts.generate from what the commands declare.
+# scripts.generate writes it, from the declarations of the commands.
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("commands.store", "init", "create a store"),
     "copy": Entry("commands.store", "copy", "back up, while others write"),
@@ -379,7 +379,7 @@ NOUNS: Final[dict[str, str]] = {
     "man": "manual pages",
 }
 
-# Those of commands that open a store, in a line: `txlog -S shop topic list`.
+# First words of the commands that open a store, as `topic` in `txlog -S shop topic list`.
 FIRST_WORDS: Final = frozenset(path.partition(" ")[0] for path in COMMANDS) - {
     "completion", "demo", "doctor", "help", "init", "man", "restore",
 }  # fmt: skip
@@ -441,13 +441,13 @@ _ROOT_WIDTH: Final = 79
 
 def root_help() -> str:
     """Return the help of txlog: its commands by purpose, and each noun on a line with its verbs."""
-    named: set[str] = set()
+    listed_paths: set[str] = set()
     lines = [_ROOT_HEAD]
     for purpose, words, meaning in _GROUPS:
         commands = [word for word in words.split() if word in COMMANDS]
-        named.update(commands)
+        listed_paths.update(commands)
         lines.append(f"  {purpose:<9}  {'  '.join(commands):<25}  {meaning}")
-    others = [path for path in COMMANDS if " " not in path and path not in named]
+    others = [path for path in COMMANDS if " " not in path and path not in listed_paths]
     if others:
         lines.append(f"  {'more':<9}  {'  '.join(others)}")
     lines.append("")
@@ -463,8 +463,8 @@ def root_help() -> str:
 def _fitting(line: str, words: list[str]) -> str:
     """The line with the words that fit, and … for the others."""
     for number, word in enumerate(words):
-        rest = len(words) - number - 1
-        if len(line) + len(word) + 2 * bool(rest) > _ROOT_WIDTH:
+        following = len(words) - number - 1
+        if len(line) + len(word) + 2 * bool(following) > _ROOT_WIDTH:
             return f"{line}…"
         line += f"{word} "
     return line.rstrip()

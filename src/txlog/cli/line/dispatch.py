@@ -212,8 +212,8 @@ def _spare(command: Command, error: errors.TxlogError) -> None:
     spares = command.level > 1 or command.path.startswith(("dlq ", "topic rename"))
     if spares and (error.hint or "").startswith("create it: "):
         noun = "topic" if isinstance(error, errors.TopicNotFound) else "sub"
-        own = command.path if command.path == "dlq list" else f"{noun} list"
-        error.hint = f"txlog {own} shows those that exist"
+        list_command = command.path if command.path == "dlq list" else f"{noun} list"
+        error.hint = f"txlog {list_command} shows those that exist"
 
 
 def _print_text(text: str) -> None:

@@ -2,7 +2,7 @@
 
 It sees only lines that the plain parser of a command refuses, so no line that works changes its
 meaning. A form is here only if it can mean one thing, and never is a consent: `--force` stays a
-hint. A flag is replaced where the command lacks it and has the one that replaces it.
+hint. A flag is replaced where the command lacks it and has its replacement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.cli.line.parameters import Parameter, parameters_of
 from txlog.errors import TxlogError
 
 # What replaces a flag, best first: `--flag {}` takes its value, `--flag x` takes none; `<TOPIC`
-# puts the value before the arguments, if the first one is that, `>` behind them; `` drops it.
+# puts the value before the arguments, if the first argument is that, `>` behind them; `` drops it.
 _GROUP: Final = ("--subscription {}", "<SUB")
 _COUNT: Final = ("-n {}", "--first {}", "--limit {}", "--top {}")
 _OUT: Final = ("--out {}", ">PATH|-", ">DEST", "--format {}")
@@ -121,18 +121,18 @@ def words_of(path: str, parameters: Sequence[Parameter], args: Sequence[str]) ->
             typed.arguments.append(word)
         else:
             name, equals, value = word.partition("=")
-            known = flags.get(name)
-            if known is None and word[:2] in flags and not word.startswith("--"):
-                known, name = flags[word[:2]], word[:2]  # -n5, -qq
+            flag = flags.get(name)
+            if flag is None and word[:2] in flags and not word.startswith("--"):
+                flag, name = flags[word[:2]], word[:2]  # -n5, -qq
                 typed.flags.append(word)
-                if known.metavar and len(word) == 2:
+                if flag.metavar and len(word) == 2:
                     typed.flags += [next(words, "")]
-                typed.names.update(known.names)
+                typed.names.update(flag.names)
                 continue
-            if known is not None:
+            if flag is not None:
                 typed.flags.append(word)
-                typed.names.update(known.names)
-                if known.metavar and not equals:
+                typed.names.update(flag.names)
+                if flag.metavar and not equals:
                     typed.flags += [text for text in [next(words, None)] if text is not None]
                 continue
             meaning = _meaning(path, name, flags, (first, last))

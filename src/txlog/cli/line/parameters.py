@@ -206,22 +206,22 @@ def parameters_of(command: Command) -> list[Parameter]:
 
 
 def line_of(command: Command, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
-    """A line of the command with these names and flags, and with what it needs besides."""
-    given, words, needed = list(names), [], list(flags)
+    """A line with these names and flags, and placeholders for the required ones that it lacks."""
+    arguments, words, needed = list(names), [], list(flags)
     for each in parameters_of(command):
         if each.is_flag:
             if each.required and not set(each.names) & set(flags):
                 needed += [each.name, each.metavar]
-        elif given:
-            words += given if each.repeated else given[:1]
-            given = [] if each.repeated else given[1:]
+        elif arguments:
+            words += arguments if each.repeated else arguments[:1]
+            arguments = [] if each.repeated else arguments[1:]
         elif each.required:
             words.append(each.metavar.partition("|")[0])
     return command_line(command.path, *words, *needed)
 
 
 def _meaning(command: Command, key: str, text: str) -> str:
-    """The help of a global flag; that of --json says whether an array or lines are printed."""
+    """The help of a global flag; for --json also whether the command prints an array or lines."""
     if key != "json" or command.changes or command.input_format:
         return text
     shape = (

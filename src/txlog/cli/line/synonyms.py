@@ -4,7 +4,7 @@ It is imported for unknown words only. A synonym works like its command if that 
 the word has no other meaning here (`topic rm`, `backup`); all others are hints, because a guess
 must not change a store. Neither leads to a command that loses more than the typed word: `sub reset`
 is a `sub seek`, never a `sub delete`. Consent is asked as ever.
-Targets that the catalogue lacks are passed over, so a word leads to the first one that exists.
+Targets that the catalogue lacks are skipped: a word leads to the first target that exists.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _same(level: int, *targets: str) -> Meaning:
     return Meaning(level, targets, is_same=True)
 
 
-# Verbs after a noun, if it has one of the target commands.
+# Verbs after a noun, if it has a target command.
 VERBS: Final[dict[str, Meaning]] = {
     "ls": _read("list", "show"), "all": _read("list"), "print": _read("show", "list"),
     "list": _read("list", "versions", "show", "get"),

@@ -103,8 +103,8 @@ def _hint(message: str, command: Command, args: Sequence[str]) -> str | None:
         word = message.rpartition("(")[2].rstrip(")").split(" ")[0]
         if "--topic" not in names or " " not in command.path:
             return f"it is: {line_of(command)}"
-        own = next((each.metavar for each in parameters if not each.is_flag), None)
-        line = f"-t {word}" if own in (None, "[-]") else f"{line_of(command)} -t TOPIC"
+        metavar = next((each.metavar for each in parameters if not each.is_flag), None)
+        line = f"-t {word}" if metavar in (None, "[-]") else f"{line_of(command)} -t TOPIC"
         return f"the topic is a flag: {line}"
     missing = _MISSING.match(message)
     if missing is None and "missing argument" not in message.lower():
@@ -113,7 +113,10 @@ def _hint(message: str, command: Command, args: Sequence[str]) -> str | None:
 
 
 def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
-    """The typed line with what it lacks; the last word may be the value of the flag it lacks."""
+    """The typed line, with placeholders for the words that it lacks.
+
+    If only the flag before the last word is missing, the flag is inserted there.
+    """
     parameters = parameters_of(command)
     arguments = sum(not each.is_flag for each in parameters)
     needed = sum(each.is_flag and each.required for each in parameters)

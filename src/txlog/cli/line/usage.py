@@ -116,14 +116,18 @@ def _sections(
     arguments = [each for each in parameters if not each.is_flag]
     if arguments:
         yield "Arguments", arguments
-    own = {each.name: each for each in parameters if each.is_flag and not each.of_all}
-    spellings = {word: each.name for each in own.values() for word in each.names}
+    own_flags = {each.name: each for each in parameters if each.is_flag and not each.of_all}
+    spellings = {word: each.name for each in own_flags.values() for word in each.names}
     for heading, names in SECTIONS.get(path, {}).items():
-        group = [own.pop(spellings[name]) for name in names.split() if spellings.get(name) in own]
+        group = [
+            own_flags.pop(spellings[name])
+            for name in names.split()
+            if spellings.get(name) in own_flags
+        ]
         if group:
             yield heading, group
-    if own:
-        yield "Other" if path in SECTIONS else "Flags", list(own.values())
+    if own_flags:
+        yield "Other" if path in SECTIONS else "Flags", list(own_flags.values())
     first = [*_FIRST, *["--yes"] * command.asks]
     shared = [each for each in parameters if each.of_all and (full or each.name in first)]
     yield "All commands", [*shared, _HELP]
@@ -152,12 +156,12 @@ def _entry(each: Parameter, width: int, color: bool) -> list[str]:
         meaning += " (required)"
     elif each.default:
         meaning += f" (default {each.default})"
-    left = min(_TERM_MAX, width // 2)
-    shown = f"  {_colored(names, _CYAN, color)}{value}{more}"
-    lines = _wrapped(meaning, width, " " * (left + 4))
-    if len(term) > left or not lines:
-        return [shown, *lines]
-    return [f"{shown}{' ' * (left + 2 - len(term))}{lines[0].lstrip()}", *lines[1:]]
+    column = min(_TERM_MAX, width // 2)
+    line = f"  {_colored(names, _CYAN, color)}{value}{more}"
+    lines = _wrapped(meaning, width, " " * (column + 4))
+    if len(term) > column or not lines:
+        return [line, *lines]
+    return [f"{line}{' ' * (column + 2 - len(term))}{lines[0].lstrip()}", *lines[1:]]
 
 
 def _wrapped(words: str, width: int, indent: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Owns the %-formats of records (spec/cli 7): compiled once, applied to columns of messages.
 
-The input columns are those of RECEIVED, plus `number`, `watermark` and the columns that `beside`
-names. A verb becomes a column of text. No message becomes an object, except for options without a
+The input columns are the columns of RECEIVED, `number`, `watermark` and the columns that `beside`
+returns. A verb becomes a column of text. No message becomes an object, except for options without a
 kernel: base64, unpack and strftime.
 """
 
@@ -70,7 +70,7 @@ class Format:
     """A compiled format.
 
     watermarks: rows have a watermark, for %w
-    stored:     rows have the columns that `beside` names, for %g %r %[ %] %x{key}
+    stored:     rows have the columns that `beside` returns, for %g %r %[ %] %x{key}
     """
 
     def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PartitionTotal:
-    """Messages that one partition received."""
+    """The messages that were sent to one partition."""
 
     __slots__ = ("first", "last", "messages")
 
@@ -118,13 +118,13 @@ class Totals:
         return messages
 
     def take_back(self, messages: int) -> None:
-        """Count messages as those of the open transaction: their commit failed."""
+        """Count the messages in the open transaction again: their commit failed."""
         self._open = messages
 
     def stored(self, txn: TxnId, messages: int | None = None) -> None:
         """Count a transaction that was committed.
 
-        messages: its messages, as `take` gave them; None: those of the open transaction
+        messages: its messages, as `take` gave them; None: all messages of the open transaction
         """
         self.transactions += 1
         self.last_txn = txn
@@ -289,7 +289,7 @@ class Acks:
     ) -> None:
         """Fill in the ids, which follow from the commit markers, and print.
 
-        rows: as `take` gave them; None: those of the open transaction
+        rows: as `take` gave them; None: all messages of the open transaction
         """
         rows = self.take() if rows is None else rows
         markers = {

@@ -3,7 +3,7 @@
     input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
 
 With --txn-every the next transaction is filled while up to IN_FLIGHT_MAX commits are flushed. Each
-depends on the one before it, so what is stored is always a prefix of the input.
+commit depends on its predecessor, so the stored messages are always a prefix of the input.
 
 The run ends its own transactions on every way out: it commits at the end of the input and aborts
 in all other cases. If the abort fails, it looks the transaction up: another process, or a commit
@@ -111,8 +111,8 @@ def _inferred(call: Call, request: Request, client: Client) -> tuple[Schema | No
         pass
     else:
         return None, ""
-    given = request.files or ["-"]
-    files = call.spooled(given)
+    sources = request.files or ["-"]
+    files = call.spooled(sources)
     head = Input(request.form, files)
     with suppress(BadRecord):  # the run reports it, or treats it as --on-error says
         next((table for table in head.tables() if table is not None), None)
@@ -124,7 +124,7 @@ def _inferred(call: Call, request: Request, client: Client) -> tuple[Schema | No
     try:
         schema: Schema = jobs.schema_of_files(files, request.form, fields)
     except BadRecord as error:
-        for copy in {*files} - {*given}:
+        for copy in {*files} - {*sources}:
             error.message = error.message.replace(copy, "standard input")
         if request.on_error.action == "stop":
             raise
@@ -433,11 +433,11 @@ class Job:
 
     def _commit_if_due(self) -> None:
         """End a transaction of --txn-every that is full or old enough."""
-        every = self.request.txn_every
+        interval = self.request.txn_every
         if self.txn is None:
             return
-        full = every.messages is not None and self.txn_messages >= every.messages
-        old = every.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= every.ms
+        full = interval.messages is not None and self.txn_messages >= interval.messages
+        old = interval.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= interval.ms
         if full or old:
             self.marks.commit(self.txn)
             self._take_off(self.txn)
@@ -455,7 +455,7 @@ class Job:
         self.acks.committed(answer)
 
     def _commit_again(self, txn: TxnId, error: TxlogError) -> TransactionEnded:
-        """Repeat a commit: it tells the outcome, and commits if the first one did not."""
+        """Repeat a commit: it returns the outcome, and commits if the first call did not."""
         try:
             return self.client.commit(txn)
         except TxlogError as again:
@@ -550,8 +550,8 @@ class Job:
             message = f"{message}; {became.told(discarded)}"
             fields["txn"] = became.txn
             if isinstance(error, WrongState) and self.request.own_txn:  # another call ended it
-                rest = "send what was not stored" if self.totals.durable else "run it again"
-                error.hint = f"{rest}: the transaction stored nothing"
+                advice = "send what was not stored" if self.totals.durable else "run it again"
+                error.hint = f"{advice}: the transaction stored nothing"
             if became.state is None:
                 hint = f"ask before anything else: {command_line('txn show', became.txn)}"
                 error = OutcomeUnknown(message, hint=hint)

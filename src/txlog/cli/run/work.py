@@ -147,8 +147,8 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
         retries=request.retries,
         take_over_ms=lock_timeout_ms,
         allow_loop=request.allow_loop,
-        # Processes overlap their flushes anyway, and each reports a commit before it goes on, so
-        # that the totals are those of a run in which none was killed.
+        # Processes overlap their flushes anyway. Each reports a commit before it goes on, so the
+        # totals stay right when one is killed.
         **({} if request.instance is None else {"max_in_flight": 1}),
     )
 

@@ -5,8 +5,8 @@
     it is done                the others continue; after the last, some run again for the backlog
     a signal                  all are stopped, then this process
 
-With failover, partition i belongs to consumer i mod n of those attached. If instances came and left
-at different times, the first would lease messages of all partitions, and later ones would find none
+With failover, partition i belongs to attached consumer i mod n. If instances came and left at
+different times, the first would lease messages of all partitions, and later ones would find none
 and end. So there are two gates, `joined` and `drained`. An instance reports that it is at a gate
 and reads from a pipe without data. This process closes the writing end when all
 have come; if it dies, the kernel does. A restarted instance passes an open gate at once.

@@ -90,14 +90,14 @@ def table(
         width if stays else min(width, _TEXT_MIN)
         for width, stays in zip(widths, whole, strict=True)
     ]
-    kept = _kept(least, columns, ranks)
+    chosen = _kept(least, columns, ranks)
     drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for number in kept:
+    for number in chosen:
         justify: JustifyMethod = "right" if numeric[number] else "left"
         drawn.add_column(cell(headings[number]), justify=justify, no_wrap=whole[number])
     # A column is one cell of many lines: a cell per value takes three times as long.
-    column_cells = [_column(lists[number]) for number in kept]
-    if len(kept) < len(headings):
+    column_cells = [_column(lists[number]) for number in chosen]
+    if len(chosen) < len(headings):
         drawn.add_column("…", no_wrap=True)
         column_cells.append(cell("\n".join("…" for _ in rows)))
     if rows:
@@ -107,12 +107,12 @@ def table(
 
 def _kept(least: Sequence[int], columns: int, importance: Sequence[int]) -> list[int]:
     """The columns that fit, with a column of … if some do not; the first one always stays."""
-    kept = list(range(len(least)))
+    chosen = list(range(len(least)))
     if sum(least) + _GAP * (len(least) - 1) <= columns:
-        return kept
-    while len(kept) > 1 and sum(least[number] + _GAP for number in kept) >= columns:
-        kept.remove(min(kept[1:], key=lambda number: (importance[number], -number)))
-    return kept
+        return chosen
+    while len(chosen) > 1 and sum(least[number] + _GAP for number in chosen) >= columns:
+        chosen.remove(min(chosen[1:], key=lambda number: (importance[number], -number)))
+    return chosen
 
 
 def _column(values: Sequence[str]) -> Text:

@@ -88,8 +88,8 @@ def table(
     importance: of columns, as their row declares it; zeros make a column the least important
     of_query:   the names are the user's own, and stay as they are
     """
-    shown = list(names) if of_query else headings_of(names, style.human)
-    headings = [printable(name) for name in shown]
+    columns = list(names) if of_query else headings_of(names, style.human)
+    headings = [printable(name) for name in columns]
     cells = [[readable(name, row[name], style) for name in names] for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[name], int | float | None) for row in rows)

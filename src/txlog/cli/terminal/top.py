@@ -140,9 +140,9 @@ class Top:
         if self._key == "n":
             return rows[::-1] if self._is_reversed else rows
         value = next(column.value for column in _COLUMNS if column.key == self._key)
-        known = [row for row in rows if value(row) is not None]
-        known.sort(key=lambda row: value(row) or 0, reverse=not self._is_reversed)
-        return known + [row for row in rows if value(row) is None]
+        with_value = [row for row in rows if value(row) is not None]
+        with_value.sort(key=lambda row: value(row) or 0, reverse=not self._is_reversed)
+        return with_value + [row for row in rows if value(row) is None]
 
     def _drawn(self) -> StyleAndTextTuples:
         size = self._application.output.get_size()
@@ -158,9 +158,9 @@ class Top:
 
     def _head(self, width: int) -> str:
         total = sum(row["backlog"] for row in self._rows)
-        behind = sum(row["backlog"] > 0 for row in self._rows)
+        lagging = sum(row["backlog"] > 0 for row in self._rows)
         text = (
-            f"{tables.counted(len(self._rows), 'subscription')}, {behind} behind, "
+            f"{tables.counted(len(self._rows), 'subscription')}, {lagging} behind, "
             f"{tables.counted(total, 'message')}   {self._path}"
         )
         return tables.cut(text, _of(width))

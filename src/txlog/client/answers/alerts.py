@@ -108,7 +108,7 @@ def _of_subscription(row: LagRow, thresholds: dict[str, int]) -> list[AlertRow]:
         status = FIRING if value is not None and value > threshold else OK
         if kind.name == "backlog-age" and value is None and row["backlog_no_delayed"]:
             status = UNKNOWN
-        shown = "an unknown time" if value is None else _shown(kind, value)
+        since = "an unknown time" if value is None else _shown(kind, value)
         alerts.append(
             {
                 "topic": row["topic"],
@@ -117,7 +117,7 @@ def _of_subscription(row: LagRow, thresholds: dict[str, int]) -> list[AlertRow]:
                 "status": status,
                 "value": value,
                 "threshold": threshold,
-                "message": kind.text.format(shown)
+                "message": kind.text.format(since)
                 + f", the threshold is {_shown(kind, threshold)}",
             }
         )

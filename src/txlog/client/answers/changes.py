@@ -59,21 +59,21 @@ def log(view: View, kind: str) -> pa.Table:
     """The rows of a log up to the view's LSN, by LSN. Cost: reads all of it."""
     manifest = view.manifest
     logs = changes_of(manifest)
-    found = [read(view.disk, ref) for ref in logs.refs if ref.kind == kind]
+    pieces = [read(view.disk, ref) for ref in logs.refs if ref.kind == kind]
     if not logs.begun:
         now = snapshot(view.disk, manifest.dumps, manifest.cut_lsn, manifest.time_ms, [kind])
-        found.append(now[kind])
+        pieces.append(now[kind])
     collected = CollectedChanges()
     for raw in _frames(view):
         for op in decode_ops(raw.ops, lsn=raw.lsn):
             collected.take(raw.lsn, raw.time_ms, op)
     changed = [
-        (cell, named, view.dump(("cursor", *cell)))
+        (cell, name, view.dump(("cursor", *cell)))
         for cell in (sorted(collected.cursors) if kind == "cursor" else ())
-        if (named := name_of(view.catalog, cell)) is not None
+        if (name := name_of(view.catalog, cell)) is not None
     ]
-    found.append(tables(view.disk, manifest, collected, changed, [kind])[kind])
-    rows = pa.concat_tables([SCHEMAS[kind].empty_table(), *found])
+    pieces.append(tables(view.disk, manifest, collected, changed, [kind])[kind])
+    rows = pa.concat_tables([SCHEMAS[kind].empty_table(), *pieces])
     if kind == "cursor":
         catalog = view.catalog
         rows = of_living(rows, lambda cell: name_of(catalog, cell) is not None)
@@ -91,8 +91,8 @@ def _frames(view: View) -> list[RawFrame]:
 def recent_of_key(view: View, coordinator: int, owner_uid: int, key: str) -> list[dict[str, Any]]:
     """The newest changes of a transaction key, newest first."""
     rows = log(view, "key")
-    wanted = (("coordinator", coordinator), ("owner_uid", owner_uid), ("transaction_key", key))
-    return _recent("key", rows, wanted)
+    conditions = (("coordinator", coordinator), ("owner_uid", owner_uid), ("transaction_key", key))
+    return _recent("key", rows, conditions)
 
 
 def recent_of_subscription(view: View, topic: str, subscription: str) -> list[dict[str, Any]]:
@@ -112,5 +112,5 @@ def _recent(
     rows = rows.slice(max(0, rows.num_rows - SHOWN_MAX)).select(_SHOWN[kind])
     at = rows.schema.get_field_index("time")
     rows = rows.set_column(at, "time", rows.column("time").cast(pa.int64()))
-    found: list[dict[str, Any]] = rows.to_pylist()
-    return found[::-1]
+    items: list[dict[str, Any]] = rows.to_pylist()
+    return items[::-1]

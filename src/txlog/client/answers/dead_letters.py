@@ -1,9 +1,9 @@
 """Dead-letter topics and their messages as rows.
 
-A dead-letter topic is one to which a subscription gives its messages up, one named …-DLQ, one
-whose messages were retried before, or one without subscriptions whose oldest message a function
-gave up (`run --on-error dead-letter:NAME`). Its dead letters are the messages that its
-subscription `dlq` has not acknowledged; before the first retry, all messages.
+A topic is a dead-letter topic if one of these is true: a subscription sends its dead letters there,
+its name ends in -DLQ, its messages were retried before, or it has no subscription and its oldest
+message is a dead letter of a function (`run --on-error dead-letter:NAME`). Its dead letters are the
+messages that its subscription `dlq` has not acknowledged; before the first retry, all messages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _retried(view: View, topic: Topic) -> Subscription | None:
 
 
 def _begins_with_a_letter(view: View, topic: Topic) -> bool:
-    """Whether the oldest message of a topic is a letter of a function, which nobody moved back."""
+    """Whether the oldest message of a topic is a function's dead letter that was never retried."""
     for number in numbers(topic):
         try:
             oldest = first_of(unsettled(view, None, number), 1)

@@ -328,7 +328,7 @@ def _mutable(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
         "first": _id(mutable.place(0)) if mutable else None,
         "last": _id(mutable.place(-1)) if mutable else None,
         "messages": len(mutable),
-        "not_due": sum(one > now_ms for one in at),
+        "not_due": sum(time > now_ms for time in at),
         "size_bytes": ROW_BYTES * len(mutable),
         "min_deliver_at": min(at, default=None),
         "max_deliver_at": max(at, default=None),
@@ -336,7 +336,7 @@ def _mutable(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
 
 
 def _pending(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
-    times = [at for one in state.pending.values() for at in one.at]
+    times = [at for entry in state.pending.values() for at in entry.at]
     return {
         **empty,
         "state": "pending",

@@ -65,13 +65,13 @@ def _place(path: str, is_directory: bool, names: Mapping[str, str]) -> tuple[str
 
     names: of the topics, by their directories
     """
-    first, *rest = path.split("/")
-    if first != "topics" or len(rest) < 3:
+    first, *deeper = path.split("/")
+    if first != "topics" or len(deeper) < 3:
         return "store", _STORE_PARTS.get(first, "other"), ""
-    name = names.get("/".join((first, *rest[:3])))
+    name = names.get("/".join((first, *deeper[:3])))
     if name is None:  # its files go when no reader can need them
         return "store", "deleted", ""
-    inside = rest[3:]
+    inside = deeper[3:]
     if is_directory or len(inside) < 2:
         return "topic", name, "other_bytes"
     if len(inside) > 2:

@@ -141,11 +141,11 @@ def check(
         for problem in at_a_glance.clock_problem(view, store)
     ]
     rows.append(_txn_age(view, store, chosen, txn_age_ms))
-    behind = lag.lag(view, store)
+    lag_rows = lag.lag(view, store)
     chosen_names = {topics_and_txns.short(topic) for topic in chosen}
     rows += [
         _alert(alert)
-        for alert in alerts.judged(view, store, behind)
+        for alert in alerts.judged(view, store, lag_rows)
         if alert["topic"] in chosen_names
     ]
     for topic in chosen:
@@ -157,7 +157,7 @@ def check(
                 backlog,
                 f"{row['consumers']} consumers, {row['delayed']} delayed",
             )
-            for row in behind
+            for row in lag_rows
             if row["topic"] == name
         ]
         rows += _lag(view, store, topic, lag_ms)
@@ -226,15 +226,15 @@ def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) 
 
 def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRow]:
     standings = [*watermarks.standings(view, topic, range(topic.partitions))]
-    shown = watermarks.show(view, topic, standings, store.clock.now().wall_ms)
-    if shown["status"] == "unknown":
+    watermark = watermarks.show(view, topic, standings, store.clock.now().wall_ms)
+    if watermark["status"] == "unknown":
         return []
-    name, lag_ms = f"lag {shown['topic']}", shown["lag_ms"]
+    name, lag_ms = f"lag {watermark['topic']}", watermark["lag_ms"]
     if lag_ms is None:
-        detail = str(shown["status"])
+        detail = str(watermark["status"])
         unavailable = detail == watermarks.UNAVAILABLE
         return [_row(name, None, bounds, detail, None if unavailable else OK)]
-    return [_row(name, max(0, lag_ms), bounds, f"held by {shown['holder']}")]
+    return [_row(name, max(0, lag_ms), bounds, f"held by {watermark['holder']}")]
 
 
 # --- the doctor ------------------------------------------------------------------------------
@@ -322,11 +322,11 @@ def _python() -> DoctorAnswer:
 
 
 def _packages() -> DoctorAnswer:
-    found = {name: _installed(name) for name in _PACKAGES}
-    there = ", ".join(f"{name} {known}" for name, known in found.items() if known)
-    if found["pyspark"] is None:
-        return _said(OK, f"{there}; no pyspark: jobs run on DuckDB")
-    return _said(OK, there)
+    releases = {name: _installed(name) for name in _PACKAGES}
+    installed = ", ".join(f"{name} {release}" for name, release in releases.items() if release)
+    if releases["pyspark"] is None:
+        return _said(OK, f"{installed}; no pyspark: jobs run on DuckDB")
+    return _said(OK, installed)
 
 
 def _installed(package: str) -> str | None:
@@ -362,16 +362,16 @@ def _permissions(root: str) -> DoctorAnswer:
 
 
 def _locks(disk: Disk) -> DoctorAnswer:
-    said = []
+    holders = []
     for name, path in (
         ("writer", WRITE_LOCK),
         ("flush", FLUSH_LOCK),
         ("maintenance", MAINTENANCE_PATH),
     ):
-        held, pid, command = holder_of(disk, path)
-        if held:
-            said.append(f"{name}: process {pid} ({command})")
-    return _said(OK, "; ".join(said) or "none is held")
+        is_held, pid, command = holder_of(disk, path)
+        if is_held:
+            holders.append(f"{name}: process {pid} ({command})")
+    return _said(OK, "; ".join(holders) or "none is held")
 
 
 # --- the store, to the doctor -----------------------------------------------------------------
@@ -379,7 +379,7 @@ def _locks(disk: Disk) -> DoctorAnswer:
 
 def _journal(disk: Disk, clock: Clock) -> DoctorAnswer:
     findings = Findings()
-    known = glance(disk, clock.now().boot_id, findings)
+    evidence = glance(disk, clock.now().boot_id, findings)
     try:
         detail = f"{findings.frames} frames in {findings.files} files are good"
         if findings.errors:
@@ -388,8 +388,8 @@ def _journal(disk: Disk, clock: Clock) -> DoctorAnswer:
             return _said(WARNING, findings.problems[0].message, findings.problems[0].hint)
         return _said(OK, detail)
     finally:
-        if known is not None:
-            known.close()
+        if evidence is not None:
+            evidence.close()
 
 
 def _space(store: Store) -> DoctorAnswer:
@@ -456,7 +456,7 @@ def _losses(view: View) -> DoctorAnswer:
     if lost:
         return _said(
             WARNING,
-            f"{sum(one.messages for one in lost)} messages in {len(lost)} places "
+            f"{sum(loss.messages for loss in lost)} messages in {len(lost)} places "
             "were accepted as lost",
             "txlog status says where",
         )

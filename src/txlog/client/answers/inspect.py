@@ -47,13 +47,13 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
     """
     if not what:
         return {"kind": "store", **status.status(view, store)}
-    prefix, _, rest = what.partition(":")
-    if prefix in PREFIXES and rest:
-        return _named(view, store, prefix, rest)
-    found: list[tuple[str, dict[str, Any]]] = []
+    prefix, _, name = what.partition(":")
+    if prefix in PREFIXES and name:
+        return _named(view, store, prefix, name)
+    matches: list[tuple[str, dict[str, Any]]] = []
     for guess in ("txn", "msg", "topic", "sub", "key"):
         try:
-            found.append((guess, _named(view, store, guess, what)))
+            matches.append((guess, _named(view, store, guess, what)))
         except Corruption:
             raise
         except TxlogError as error:
@@ -61,16 +61,16 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
                 raise
             continue  # the word is not a name of this kind
     if Path(what).is_file():
-        found.append(("file", {"kind": "file", "path": what}))
-    if len(found) > 1:
+        matches.append(("file", {"kind": "file", "path": what}))
+    if len(matches) > 1:
         raise InvalidArgument(
             f"{what} can mean more than one thing",
             code=205,
-            hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
+            hint=" or ".join(f"{kind}:{what}" for kind, _ in matches),
         )
-    if not found:
+    if not matches:
         raise _nothing(what)
-    [(kind, answer)] = found
+    [(kind, answer)] = matches
     return inspect_file(what) if kind == "file" else answer
 
 
@@ -91,11 +91,11 @@ def _named(view: View, store: Store, kind: str, text: str) -> dict[str, Any]:
         }
     if kind == "topic":
         name = TopicName.parse(text, allow_partition=True)
-        found = topics_and_txns.topic(view, find_topic(view, name), store)
+        topic_row = topics_and_txns.topic(view, find_topic(view, name), store)
         if name.partition is None:
-            return {"kind": "topic", **found}
-        row = found["partition_list"][name.partition]
-        return {"kind": "partition", "topic": found["topic"], **row}
+            return {"kind": "topic", **topic_row}
+        row = topic_row["partition_list"][name.partition]
+        return {"kind": "partition", "topic": topic_row["topic"], **row}
     if kind == "sub":
         rows = [row for row in lag.lag(view, store) if row["subscription"] == text]
         if not rows:
@@ -134,15 +134,15 @@ def _message(view: View, message_id: MessageId) -> dict[str, Any]:
     topic = catalogs.topic_of(view.catalog, owner[0])
     index = catalogs.index_of(topic, owner[0])
     place = resolve_range(view, topic, Range(start=Bound("id", message_id)), [index])[index]
-    found = plan(view, owner[0], place.after, 1)
-    piece = found.pieces[0] if found.pieces else None
+    plan_ = plan(view, owner[0], place.after, 1)
+    piece = plan_.pieces[0] if plan_.pieces else None
     if (
         piece is None
         or (piece.ledger, piece.entry) != (message_id.ledger, message_id.entry)
         or (message_id.index not in (0, piece.index))
     ):
         raise MessageNotFound(f"message {message_id} does not exist", message_id=message_id)
-    table = received(view, topics_and_txns.short(topic), index, owner[0], found.pieces)
+    table = received(view, topics_and_txns.short(topic), index, owner[0], plan_.pieces)
     message = (message_id.ledger, message_id.entry, message_id.index or piece.index)
     done = []
     for number in topic.subscriptions:
@@ -158,14 +158,14 @@ def _message(view: View, message_id: MessageId) -> dict[str, Any]:
     file, row = _place(view, message_id.ledger, message_id.entry)
     if piece.marker is not None:
         file, row = _place_inside(view, piece.marker, message[2])
-    said: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     if not message_id.index and piece.index:  # the id of a marker means all its messages
         marker = find_marker(view.buffer(owner[0]), message_id.ledger, message_id.entry)
-        said["messages"] = 0 if marker is None else marker.count
+        counts["messages"] = 0 if marker is None else marker.count
     return {
         "kind": "message",
         "record": table,
-        **said,
+        **counts,
         "acknowledged_list": done,
         "file": file,
         "row": row,
@@ -178,15 +178,19 @@ def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int 
     ids: of visible messages; (None, None) also if a message was trimmed or does not exist
     """
     out: list[tuple[str | None, int | None]] = []
-    for one in ids:
-        owner = view.catalog.owners.get(one.ledger)
+    for message_id in ids:
+        owner = view.catalog.owners.get(message_id.ledger)
         marker = None
-        if owner is not None and owner[1] == "p" and one.index:
-            marker = find_marker(view.buffer(owner[0]), one.ledger, one.entry)
+        if owner is not None and owner[1] == "p" and message_id.index:
+            marker = find_marker(view.buffer(owner[0]), message_id.ledger, message_id.entry)
         if marker is not None:
-            out.append(_place_inside(view, marker, one.index))
+            out.append(_place_inside(view, marker, message_id.index))
         else:
-            out.append((None, None) if one.index else _place(view, one.ledger, one.entry))
+            out.append(
+                (None, None)
+                if message_id.index
+                else _place(view, message_id.ledger, message_id.entry)
+            )
     return out
 
 

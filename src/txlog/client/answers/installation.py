@@ -33,16 +33,16 @@ def package() -> DoctorAnswer:
 def bytecode() -> DoctorAnswer:
     """Whether Python has the bytecode of txlog's modules and of all that this process loaded."""
     sources = {*_home().rglob("*.py"), *_loaded()}
-    again = sorted(source for source in sources if is_compiled_again(source))
-    if not again:
+    stale = sorted(source for source in sources if is_compiled_again(source))
+    if not stale:
         return {"status": "ok", "detail": f"all {len(sources)} modules have it", "fix": None}
-    folders = sorted({str(_root(source)) for source in again})
+    folders = sorted({str(_root(source)) for source in stale})
     reason = (
         "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else "the folder is read only"
     )
     return {
         "status": "warn",
-        "detail": f"every command compiles the modules that it uses: {len(again)} of "
+        "detail": f"every command compiles the modules that it uses: {len(stale)} of "
         f"{len(sources)} have no bytecode, and Python may not write it ({reason})",
         "fix": f"{sys.executable} -m compileall -q {' '.join(folders)}",
     }

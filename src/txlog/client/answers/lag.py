@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         SubscriptionPartition,
     )
 
-# Messages that one answer reads for their exact time, and the bytes of files that this may take.
+# How many messages an answer may read for their exact time, and how many bytes of files.
 READS_MAX: Final = 100
 READ_BYTES_MAX: Final = 64 << 20
 # A message is read with the row group or frame that has it, which is at most this large.

@@ -49,8 +49,8 @@ def acks(view: View) -> pa.Table:
     for of, cursor in _cursors(view):
         if cursor.mark_delete > BEFORE_ALL:
             tables.append(_rows(ACKS, of, _of_mark(cursor.mark_delete)))
-        for ledger, known in cursor.acked.entries.items():
-            entries = pa.array(known.to_array(), pa.int64())
+        for ledger, bitmap in cursor.acked.entries.items():
+            entries = pa.array(bitmap.to_array(), pa.int64())
             tables.append(_rows(ACKS, of, _ids(ledger, entries)))
         for (ledger, entry), inner in cursor.acked.inner.items():
             tables.append(_rows(ACKS, of, _ids(ledger, entry, pa.array(inner.to_array()))))
@@ -63,15 +63,15 @@ def pending_acks(view: View) -> pa.Table:
     for of, cursor in _cursors(view):
         for (coordinator, sequence), pending in sorted(cursor.pending.items()):
             txn = view.coordinator(coordinator).unfinished.get(sequence)
-            known = {
+            columns = {
                 **of,
                 "txn": str(TxnId(coordinator, sequence)),
                 "since": None if txn is None else txn.wall_ms,
             }
             for run in pending.runs:
-                tables.append(_rows(PENDING_ACKS, known, _of_run(run)))
+                tables.append(_rows(PENDING_ACKS, columns, _of_run(run)))
             if pending.cumulative is not None:
-                tables.append(_rows(PENDING_ACKS, known, _of_mark(pending.cumulative)))
+                tables.append(_rows(PENDING_ACKS, columns, _of_mark(pending.cumulative)))
     return pa.concat_tables(tables)
 
 
@@ -138,9 +138,9 @@ def _cursors(view: View) -> Iterator[tuple[dict[str, object], Cursor]]:
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for subscription in topic.subscriptions:
-            held = view.catalog.subscriptions[subscription]
+            record = view.catalog.subscriptions[subscription]
             for index in range(topic.partitions):
-                of = {"topic": short, "subscription": held.name, "partition": index}
+                of = {"topic": short, "subscription": record.name, "partition": index}
                 yield of, view.cursor(subscription, number_of(topic, index))
 
 

@@ -28,23 +28,31 @@ def locks(view: View, store: Store) -> list[LockRow]:
     out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]
     seats = sorted(name for name in store.disk.listdir(CONSUMERS_DIR) if "-" in name)
     out += [_row(store, "producer", f"{CONSUMERS_DIR}/{name}", None, None) for name in seats]
-    for _, one in sorted(view.catalog.consumers.items()):
-        held = view.catalog.subscriptions[one.subscription]
-        out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))
+    for _, consumer in sorted(view.catalog.consumers.items()):
+        subscription = view.catalog.subscriptions[consumer.subscription]
+        out.append(
+            _row(
+                store,
+                "consumer",
+                consumer_lock(consumer.number),
+                subscription.name,
+                consumer.since_ms,
+            )
+        )
     return out
 
 
 def _row(
     store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
 ) -> LockRow:
-    found = holder(store, path)
+    process = holder(store, path)
     return {
         "name": name,
         "path": path,
-        "held": found is not None,
-        "pid": None if found is None else found[0],
-        "command": None if found is None else found[1],
-        "since_time": since_ms if found is not None else None,
+        "held": process is not None,
+        "pid": None if process is None else process[0],
+        "command": None if process is None else process[1],
+        "since_time": since_ms if process is not None else None,
         "subscription": subscription,
     }
 

@@ -573,31 +573,31 @@ def _mean_bytes(view: View) -> dict[str, float]:
 def _lag_families(rows: Sequence[LagRow], mean_bytes: Mapping[str, float]) -> Iterator[Family]:
     """How far subscriptions are behind. An unknown figure has no sample."""
     for name, text, value in _LAG:
-        found = [(row, value(row)) for row in rows]
+        values = [(row, value(row)) for row in rows]
         yield Family(
             name,
             "gauge",
             text,
-            [("", _of(row), figure) for row, figure in found if figure is not None],
+            [("", _of(row), figure) for row, figure in values if figure is not None],
         )
     for direction, done in (("in", "became visible"), ("out", "were acknowledged")):
-        known: list[tuple[dict[str, str], str, float]] = []
+        rates: list[tuple[dict[str, str], str, float]] = []
         for row in rows:
             for window in ("1m", "15m"):
                 rate: float | None = row[f"rate_{direction}_{window}"]  # type: ignore[literal-required]
                 if rate is not None:
-                    known.append(({**_of(row), "window": window}, row["topic"], rate))
+                    rates.append(({**_of(row), "window": window}, row["topic"], rate))
         yield Family(
             f"txlog_subscription_messages_{direction}",
             "gauge",
             f"messages a second that {done}, over the window",
-            [("", labels, rate) for labels, _, rate in known],
+            [("", labels, rate) for labels, _, rate in rates],
         )
         yield Family(
             f"txlog_subscription_bytes_{direction}",
             "gauge",
             "the same in bytes, by the mean message of the topic",
-            [("", labels, round(rate * mean_bytes[topic], 3)) for labels, topic, rate in known],
+            [("", labels, round(rate * mean_bytes[topic], 3)) for labels, topic, rate in rates],
         )
 
 

@@ -57,8 +57,8 @@ def overview(view: View, store: Store) -> Overview:
     cost:    loads every fold; reads the index of delayed messages, and the rows that moved
              watermarks, at most MOVES_MAX for each topic; reads no message
     """
-    behind = lag(view, store)
-    at_a_glance = status.status(view, store, behind)
+    lag_rows = lag(view, store)
+    at_a_glance = status.status(view, store, lag_rows)
     topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     last = {row["topic"]: row["last_publish_time"] for row in topics_and_txns.topics(view, store)}
     problems: list[Problem] = []
@@ -85,7 +85,7 @@ def overview(view: View, store: Store) -> Overview:
             {**row, "last_publish_time": last[row["topic"]]} for row in at_a_glance["topic_list"]
         ],
         "transactions": transactions(view, store),
-        "subscription_list": behind,
+        "subscription_list": lag_rows,
         "delayed_list": waiting,
         "watermark_list": moved,
         "segment_list": build.segments(view),
@@ -103,11 +103,11 @@ def transactions(view: View, store: Store) -> TransactionsOverview:
     returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
              aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
     """
-    found = {family.name: family.samples for family in families(view, store)}
+    samples = {family.name: family.samples for family in families(view, store)}
     unfinished = topics_and_txns.transactions(view, store, False, None)
-    states = [_counted("committed", None, _sum(found[_COMMITTED]))]
+    states = [_counted("committed", None, _sum(samples[_COMMITTED]))]
     states += [
-        _counted("aborted", labels["reason"], int(count)) for _, labels, count in found[_REASONS]
+        _counted("aborted", labels["reason"], int(count)) for _, labels, count in samples[_REASONS]
     ]
     by_state = Counter(row["state"] for row in unfinished)
     states += [
@@ -116,7 +116,7 @@ def transactions(view: View, store: Store) -> TransactionsOverview:
     ]
     return {
         "state_list": [row for row in states if row["transactions"]],
-        "duration_list": _durations(found[_DURATIONS]),
+        "duration_list": _durations(samples[_DURATIONS]),
         "open_list": unfinished[:OPEN_MAX],
     }
 
@@ -166,20 +166,20 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview
     """
     indexes = range(topic.partitions)
     standings = [*watermarkreport.standings(view, topic, indexes)]
-    shown = watermarkreport.show(view, topic, standings, store.clock.now().wall_ms)
-    if all(view.watermark(one.number).state.status == "unknown" for one in standings):
+    watermark = watermarkreport.show(view, topic, standings, store.clock.now().wall_ms)
+    if all(view.watermark(standing.number).state.status == "unknown" for standing in standings):
         return []
-    partition = _holding(shown["partition_list"])
+    partition = _holding(watermark["partition_list"])
     moves: list[WatermarkRow] = []
-    if shown["status"] != watermarkreport.UNAVAILABLE:
+    if watermark["status"] != watermarkreport.UNAVAILABLE:
         moves = watermarkhistory.history(view, topic, [partition], limit=MOVES_MAX)
     return [
         {
-            "topic": shown["topic"],
-            "status": shown["status"],
-            "watermark": shown["watermark"],
-            "lag_ms": shown["lag_ms"],
-            "holder": shown["holder"],
+            "topic": watermark["topic"],
+            "status": watermark["status"],
+            "watermark": watermark["watermark"],
+            "lag_ms": watermark["lag_ms"],
+            "holder": watermark["holder"],
             "partition": partition,
             "move_list": [
                 {

@@ -132,8 +132,8 @@ class Rates:
             case TxnOpened() | TxnEnded(opened=TxnOpened()):
                 self._first_opened.setdefault(op.coordinator, op.sequence)
             case PendingAcked():
-                held = _held(op)
-                self._held[held] = self._held.get(held, 0) + op.count
+                key = _held(op)
+                self._held[key] = self._held.get(key, 0) + op.count
             case PendingAborted():
                 self._held.pop(_held(op), None)
             case PendingCommitted():

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
-    """The name of a topic and the store-wide numbers of its partitions, or of one of them.
+    """The name of a topic, and the store-wide numbers of its partitions, or of `partition` alone.
 
     raises: TopicNotFound, PartitionUnavailable
     """
@@ -67,11 +67,11 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
     index = name.partition if partition is None else partition
 
     def numbers_of(view: View) -> list[int]:
-        found = find_topic(view, name)
+        state = find_topic(view, name)
         if index is not None:
-            check_partition(name.topic.short, found, index)
-        every = catalogs.numbers(found)
-        return [every[index]] if index is not None else [*every]
+            check_partition(name.topic.short, state, index)
+        partitions = catalogs.numbers(state)
+        return [partitions[index]] if index is not None else [*partitions]
 
     def check_available(view: View) -> None:
         for number in numbers:
@@ -181,7 +181,7 @@ def compact_changes(store: Store) -> list[ChangesCompacted]:
     before, after = compact_logs(store)
     out: list[ChangesCompacted] = []
     for kind, name in RELATIONS.items():
-        old, new = ([ref for ref in one.refs if ref.kind == kind] for one in (before, after))
+        old, new = ([ref for ref in logs.refs if ref.kind == kind] for logs in (before, after))
         out.append(
             {
                 "log": name,

@@ -37,13 +37,13 @@ def status(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> St
     frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
     segments = file_bytes(view, list(view.catalog.owners))
     logs = changes_of(view.manifest).refs
-    told = sum(ref.bytes for ref in logs)
+    log_bytes = sum(ref.bytes for ref in logs)
     return {
         "store": {
             "path": store.disk.description,
             "uuid": store.identity.uuid,
             "format": store.identity.format,
-            "size_bytes": size + segments + told,
+            "size_bytes": size + segments + log_bytes,
             "durability": store.durability,
             "created_time": store.identity.created_ms,
         },
@@ -61,7 +61,7 @@ def status(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> St
         "change_logs": {
             "files": len(logs),
             "rows": sum(ref.rows for ref in logs),
-            "size_bytes": told,
+            "size_bytes": log_bytes,
         },
         "writer": cast("WriterStatus | None", writer(store.disk)),
         "txns": {
@@ -76,7 +76,7 @@ def status(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> St
         "problem_list": [
             *(_recovery(line) for line in store.reports),
             *(_problem(view, number) for number in sorted(view.catalog.unavailable)),
-            *(loss(view, one) for one in view.catalog.losses),
+            *(loss(view, record) for record in view.catalog.losses),
             *clock_problem(view, store),
             *alerts.problems(view, store, rows),
         ],

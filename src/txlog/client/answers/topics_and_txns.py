@@ -101,8 +101,8 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
     open_txns = {
         (coordinator, sequence)
         for number in numbers(topic)
-        for coordinator, held in view.buffer(number).held.items()
-        for sequence in held
+        for coordinator, by_sequence in view.buffer(number).held.items()
+        for sequence in by_sequence
     }
     return {
         "topic": short(topic),
@@ -270,10 +270,10 @@ def ended(view: View, answer: EndAnswer) -> TransactionEnded:
 
 def _marker_row(view: View, marker: tuple[int, int, int, int]) -> CommitMarker:
     number, ledger, entry, count = marker
-    found = catalogs.topic_of(view.catalog, number)
+    topic = catalogs.topic_of(view.catalog, number)
     return {
-        "topic": short(found),
-        "partition": catalogs.index_of(found, number),
+        "topic": short(topic),
+        "partition": catalogs.index_of(topic, number),
         "marker": MessageId(ledger, entry),
         "messages": count,
     }

@@ -138,8 +138,8 @@ def low_water_mark(fold: Coordinator) -> int:
 def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
     """What Pulsar calls managed-ledger statistics, for a ledger that holds only ops.
 
-    An entry is an op. Closed pieces are history files; their size is that of the whole file, which
-    all coordinators share. The open piece is the journal after the checkpoint.
+    An entry is an op. Closed pieces are history files. All coordinators share these files, so each
+    piece has the size of the whole file. The open piece is the journal after the checkpoint.
     cost: reads the journal after the checkpoint once
     """
     log = component_log(store, key)
@@ -153,12 +153,12 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStat
         }
         for ref, rows in log.parts
     ]
-    kept = sum(piece["entries"] for piece in closed) + log.tail_ops
+    entries = sum(piece["entries"] for piece in closed) + log.tail_ops
     return {
         "managed_ledger_name": name,
         "managed_ledger_internal_stats": {
             "entries_added_counter": added,
-            "number_of_entries": kept,
+            "number_of_entries": entries,
             "total_size": sum(piece["size"] for piece in closed) + log.tail_bytes,
             "current_ledger_entries": log.tail_ops,
             "current_ledger_size": log.tail_bytes,
@@ -214,7 +214,7 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
     start_position: its first row in the sidecar, null after an abort
     """
     buffered = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
-    marker = next((one for one in txn.markers if one[0] == partition), None)
+    marker = next((place for place in txn.markers if place[0] == partition), None)
     ranges = [] if buffered is None else buffered.ranges
     count = 0 if buffered is None else buffered.count
     if marker is not None:

@@ -55,8 +55,8 @@ UNAVAILABLE = "unavailable"
 class Standing(NamedTuple):
     """The watermark of one partition at a place; state: None if it is unreadable.
 
-    While the partition is unavailable, `status` says so, also if `state` is readable. Consumers get
-    no new watermark then.
+    While the partition is unavailable, `status` is `unavailable`, also if `state` is readable.
+    Consumers get no new watermark then.
     """
 
     partition: int
@@ -96,7 +96,7 @@ def show(
     emitted = max((place.emitted for place in places if place.emitted is not None), default=None)
     status = status_of(places)
     value = least.value if least is not None and status == "active" else None
-    shown = value if subscription is None else emitted
+    value_shown = value if subscription is None else emitted
     pending = {txn for place in places for txn in view.watermark(place.number).pending}
     return {
         "topic": _short(topic),
@@ -104,7 +104,9 @@ def show(
         "status": status,
         "watermark": value,
         "emitted": emitted,
-        "lag_ms": None if shown is None or shown == EVENT_TIME_MAX else now_ms - shown,
+        "lag_ms": None
+        if value_shown is None or value_shown == EVENT_TIME_MAX
+        else now_ms - value_shown,
         "holder": None if value is None or least is None else least.holder,
         "first_unacked": None
         if subscription is None
@@ -117,10 +119,11 @@ def show(
 
 
 def reached(places: Sequence[Standing]) -> int | None:
-    """The event time reached at the places: each has its materialized or a higher emitted value.
+    """The event time reached at the places: the lowest value of a partition with active producers.
 
-    The lowest of these counts, without partitions that have no active producer. If no partition has
-    one, the emitted values count. None: unknown, unavailable, or no value yet.
+    The value of a place is its materialized value, or its emitted value if that is higher. If no
+    partition has an active producer, all emitted values count. None: unknown, unavailable, or no
+    value yet.
     """
     if status_of(places) in (UNAVAILABLE, "unknown"):
         return None

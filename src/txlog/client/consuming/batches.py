@@ -3,7 +3,7 @@
 A call with its own limit returns the messages that are available. Under a policy, several turns
 (calls of `Session.take`) fill a batch, whose messages stay leased meanwhile. Sizes are known only
 after rows were read. So the batch returns rows above the byte limit, uncounted. It asks the next
-turn for as many rows as fit if they have the size of the previous ones.
+turn for as many rows as fit, if they are as large as the previous rows.
 Source: Pulsar's BatchReceivePolicy.
 """
 
@@ -23,7 +23,7 @@ from txlog.engine.door.reading import until
 from txlog.errors import InvalidArgument, TxlogError
 
 MESSAGES = 1000  # the most messages that a call without a limit returns
-TURN_MESSAGES = 10_000  # the most messages that one turn under a policy asks for
+TURN_MESSAGES = 10_000  # the most messages that a turn under a policy asks for
 _SIZE = 1024  # the assumed bytes of a message, before the first one was read
 
 

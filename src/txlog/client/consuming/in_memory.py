@@ -145,9 +145,9 @@ class MemorySession:
         now_ms = self.store.clock.now().boot_ms
         with self._turns.held():
             for number, run in self.store.read(lambda view: self._named(view, what)):
-                for held in self._hand.common(run):
-                    self._hand.discard(held)
-                    self._returned.append((now_ms, number, held))
+                for part in self._hand.common(run):
+                    self._hand.discard(part)
+                    self._returned.append((now_ms, number, part))
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
         """At most `limit` messages; None if there are none; no rows: there is a new watermark."""
@@ -458,8 +458,8 @@ class MemorySession:
                     returned += 1
                     self._counts[key] = self._counts.get(key, 0) + 1
         if back:
-            kept = (message for message in self._buffered if not _is_in(message, back))
-            self._buffered = deque(kept)
+            waiting = (message for message in self._buffered if not _is_in(message, back))
+            self._buffered = deque(waiting)
         return ReturnResult(returned)
 
     def _ahead(self) -> IdSet:
@@ -492,9 +492,9 @@ class MemorySession:
 
     def _except(self, view: View, taken: IdSet) -> list[tuple[int, int, Run]]:
         return [
-            (due, number, rest)
+            (due, number, part)
             for due, number, run in self._returned
-            for rest in without(view, number, [run], taken)
+            for part in without(view, number, [run], taken)
         ]
 
     def seek(self, to: Where) -> None:

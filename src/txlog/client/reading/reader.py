@@ -360,7 +360,7 @@ class Reader(Watermarked):
         with self._turns.held():
             if not self._unread:
                 return self._read_rows(max_messages, marked)
-            table, rest = self._unread.split(max_messages)
+            table, following = self._unread.split(max_messages)
             ground, handed = self._ground, list[Message]()
             try:
                 if marked is not None:
@@ -369,7 +369,7 @@ class Reader(Watermarked):
                     for message in [*islice(self._unread.make_all(), len(table))]:
                         handed.append(message)
                         ground.handed_out(message)
-                self._unread = rest
+                self._unread = following
             except BaseException:  # an interrupt, too: the caller does not get the rows
                 if ground is not None:
                     for message in reversed(handed):
@@ -381,10 +381,10 @@ class Reader(Watermarked):
         """As `_rows`, when no message was read ahead."""
         try:
             self._read(limit)
-            table, rest = self._unread.split(limit)
+            table, following = self._unread.split(limit)
             if marked is not None:
                 table = marked(table)
-            self._unread = rest
+            self._unread = following
         except BaseException:  # the place is after them, so the ground would count them as received
             if self._ground is not None:
                 self._ground.read_ahead(self._unread.make_all())
@@ -477,7 +477,7 @@ class Reader(Watermarked):
         for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
             try:
                 number = self._number(view, partition)
-                taken = self._take_of(
+                table = self._take_of(
                     view, partition, number, limit, is_apart=is_apart, is_gone=is_gone
                 )
             except TxlogError as error:
@@ -485,13 +485,13 @@ class Reader(Watermarked):
                     raise
                 failed = failed or error  # go on with the other partitions
                 continue
-            if not taken:
+            if not table:
                 self._left.discard(partition)
                 continue
-            parts += taken
-            limit -= sum([part.num_rows for part in taken])
+            parts += table
+            limit -= sum([part.num_rows for part in table])
             if limit > 0:  # counting the bytes of many pieces takes long
-                room_bytes -= sum([part.value_bytes for part in taken])
+                room_bytes -= sum([part.value_bytes for part in table])
             if limit <= 0 or room_bytes <= 0:
                 self._turn = partition
                 return parts, 0, failed
@@ -541,12 +541,14 @@ class Reader(Watermarked):
 
     def _take_compacted(self, view: View, partition: int, limit: int) -> list[Part]:
         """The next compacted rows of a partition; after the last one, the log follows."""
-        table, rest = take_compacted(view, self.short, partition, self._compacted[partition], limit)
-        if rest.start < rest.stop:
-            self._compacted[partition] = rest
+        table, following = take_compacted(
+            view, self.short, partition, self._compacted[partition], limit
+        )
+        if following.start < following.stop:
+            self._compacted[partition] = following
         else:
             del self._compacted[partition]
-            self._places[partition] = rest.after
+            self._places[partition] = following.after
         return [Received(partition, table)] if table.num_rows else []
 
     def _preview(self, view: View, partition: int, number: int, limit: int) -> list[Part]:
@@ -675,22 +677,22 @@ class Reader(Watermarked):
         return session.turn(self._pop)
 
     def _pop(self) -> Message | None:
-        unread, message, shown = self._unread, None, None
+        unread, message, answer = self._unread, None, None
         try:
             with self._turns.held():
                 if not self._unread:
                     self._read(self._ahead, is_apart=True)
                     self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
                 unread = self._unread
-                shown = message = unread.pop()
+                answer = message = unread.pop()
                 if self._session is not None and message is not None:
-                    shown = self._session.judged(message)
+                    answer = self._session.judged(message)
                 if self._ground is not None and message is not None:
                     self._ground.handed_out(message)
         except BaseException:  # an interrupt, too: the caller does not get the message
             self._put_back(unread, message)
             raise
-        return shown
+        return answer
 
     def _put_back(self, unread: Unread, message: Message | None) -> None:
         """Make a message the next one again, unless a seek or another read came in between."""

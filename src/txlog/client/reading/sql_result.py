@@ -191,11 +191,11 @@ class SqlResult:
                     break
                 self._head.append(batch)
             batches = self._head
-        found: list[tuple[Any, ...]] = []
+        rows_read: list[tuple[Any, ...]] = []
         for batch in batches:
-            piece = batch.slice(0, rows - len(found))
-            found += zip(*(column.to_pylist() for column in piece.columns), strict=True)
-        return found
+            piece = batch.slice(0, rows - len(rows_read))
+            rows_read += zip(*(column.to_pylist() for column in piece.columns), strict=True)
+        return rows_read
 
     def _cells(self, rows: int) -> tuple[list[str], list[list[str]], str]:
         """Headings and cells for a drawing, and a line about left out rows and columns."""

@@ -114,9 +114,9 @@ class Producer:
         """Send one message, which is durable on return; with txn, it is durable after the commit.
 
         In a transaction the message waits in the client, and goes into one frame with the commit.
-        `txn.flush()`, `txn.id`, and the first use of a receipt write what waits. What only the
-        store can refuse (fencing, a time-out, a full disk) is raised there, or by the commit. With
-        a bare id, and in a transaction with write_through, it is written when `send` returns.
+        `txn.flush()`, `txn.id`, and the first use of a receipt write the waiting messages. They, or
+        the commit, raise the errors that only the store can find: fencing, a time-out, a full disk.
+        With a bare id, and in a transaction with write_through, `send` writes the message.
         value:         bytes, or a record of the topic's schema: an object of its class, or a dict;
                        with chunking also a binary file or an iterable of bytes, read a few chunks
                        at a time

@@ -37,7 +37,7 @@ def retried(
     if not options.dry_run:
         rehearsal = RetryOptions(options.for_all, dry_run=True)
         if not retry(store, topic, chosen._replace(limit=1), rehearsal).moved:
-            # an ordinary topic must not get a subscription, whose backlog nobody reads
+            # an ordinary topic must not get a subscription: its backlog would only grow
             return _answer(topic, retry(store, topic, chosen, rehearsal))
         create_subscription(
             store,

@@ -152,7 +152,7 @@ def rebuild(
 
 
 def _ranges(view: View, number: int, low: Id, high: Id) -> Ranges:
-    """The ranges that a rebuild reads: those of whole buckets, and unindexed ones."""
+    """The ranges that a rebuild reads: of whole buckets, and unindexed ranges."""
     check_available(view, topic_of(view.catalog, number), number)
     state = view.delayed(number)
     out: Ranges = [r for r in state.unindexed if not (r[1] < low or high < r[0])]

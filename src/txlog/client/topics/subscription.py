@@ -99,7 +99,7 @@ def undo_of(answer: Sought) -> list[str]:
 
 
 def lost_by(answer: Sought) -> list[str]:
-    """What the commands of `undo_of` do not bring back, in words."""
+    """The state that the commands of `undo_of` do not bring back, in words."""
     rows = moved_partitions(answer)
     left_out = sum(row["left_out"] for row in rows)
     forgotten = sum(row["forgotten"] for row in rows)

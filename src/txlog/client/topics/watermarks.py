@@ -113,11 +113,11 @@ class TopicWatermarks:
         now_ms = self._store.clock.now().wall_ms
 
         def ask(view: View) -> tuple[WatermarkShown, list[Lateness]]:
-            topic, held = self._topic(view), self._held(view, subscription)
+            topic, reader = self._topic(view), self._held(view, subscription)
             indexes = self._indexes(view, partition)
-            found = [*watermarks.standings(view, topic, indexes, held, at)]
-            answer = watermarks.show(view, topic, found, now_ms, held)
-            return answer, [Lateness(one.number, one.place) for one in found]
+            standings = [*watermarks.standings(view, topic, indexes, reader, at)]
+            answer = watermarks.show(view, topic, standings, now_ms, reader)
+            return answer, [Lateness(standing.number, standing.place) for standing in standings]
 
         answer, looks = self._store.ask(ask)
         if lateness:

@@ -1,4 +1,4 @@
-"""The draft of a frame: the ops that one decision appends, checked against the view.
+"""The draft of a frame: the ops that a decision appends, checked against the view.
 
 A decision does not change the view, so the view does not show the entries and ledger ids that it
 takes. The draft counts them, so that the rows of one frame follow each other without gaps.
@@ -113,7 +113,7 @@ class Draft:
         return self._next_ledger - 1
 
     def skip_ledgers(self, first: int) -> None:
-        """Take ledger ids from this one on; it is above every id used so far."""
+        """Begin new ledger ids at `first`, which is above every id used so far."""
         assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
         self._next_ledger = first
 

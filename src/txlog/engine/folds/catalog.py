@@ -88,7 +88,7 @@ class Topic(msgspec.Struct, array_like=True):
     partitions: how many, including added ones
     added:      (first number, partitions) of each extent after the first
     schemas:    all versions, rising; numbers of deleted versions are not used again
-    directory:  below `topics/`; empty: that of its name (`topic_path`)
+    directory:  below `topics/`; empty: derived from its name (`topic_path`)
     former:     its earlier names, each once, the newest last; at most FORMER_MAX
     """
 
@@ -177,7 +177,7 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     places: list[str] = []  # where files outside of the store may be
     losses: list[Loss] = []  # accepted by repairs
     clock: ClockNoted | None = None  # the clocks when the wall clock was last trusted
-    directories: dict[str, int] = {}  # folded directory that is not that of the name -> topic
+    directories: dict[str, int] = {}  # folded directory, if not derived from the name -> topic
     renames: int = 0  # only grows: shows whether a copy of the names is outdated
 
 
@@ -367,7 +367,7 @@ def _rename_topic(state: Catalog, lsn: int, op: TopicRenamed) -> None:
     state.by_name[folded] = op.topic
     former = [name for name in topic.former if name not in (topic.name, op.name)]
     state.directories.pop(topic.directory.casefold(), None)
-    # a new record: sessions keep that of their opening, with the name by which they were opened
+    # a new record: open sessions keep the old one, with the name by which they were opened
     state.topics[op.topic] = msgspec.structs.replace(
         topic,
         name=op.name,
@@ -379,7 +379,7 @@ def _rename_topic(state: Catalog, lsn: int, op: TopicRenamed) -> None:
 
 
 def _take_directory(state: Catalog, lsn: int, op: TopicCreated | TopicRenamed) -> None:
-    """Note the directory of a topic whose name has another one; no other topic may have it."""
+    """Note a topic's directory, if it is not derived from its name; it must not be in use."""
     folded = (op.directory or topic_path(op.name)).casefold()
     if folded in state.directories:
         raise broken("catalog", lsn, f"the directory of {op.name} is that of another topic")
@@ -409,7 +409,7 @@ _Ledgers = LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted | Partition
 
 
 def _ledgers(state: Catalog, lsn: int, op: _Ledgers) -> None:
-    """Add ledgers, and remove those of sidecars and compactions."""
+    """Add ledgers; remove trimmed and compacted ledgers."""
     if isinstance(op, LedgerRolled | LedgerReserved):
         ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
         _own(state, lsn, ledger, op.partition, op.role)
@@ -437,9 +437,9 @@ def directory_of(topic: Topic) -> str:
 
 
 def free_directory(state: Catalog, number: int, full_name: str) -> str:
-    """The directory of a new topic; empty: that of its name, which no renamed topic has.
+    """The directory of a new topic; empty: derived from its name, as no renamed topic has that one.
 
-    No name is encoded with @, so the directory with a number is that of no other topic.
+    No encoded name contains @, so no other topic has a directory with this number.
     """
     path = topic_path(full_name)
     return f"{path}@{number}" if path.casefold() in state.directories else ""

@@ -190,8 +190,8 @@ class EndedTxns:
     """The ended transactions of a coordinator by sequence, in order of decision.
 
     They are rarely read again, and never change. But a dump contains all of them, and a sweep
-    searches for those past their retention. So they stay encoded, in blocks with the times of their
-    ends. Only the newest are objects, usually fewer than a block.
+    searches for transactions past their retention. So they stay encoded, in blocks with the times
+    of their ends. Only the newest are objects, usually fewer than a block.
     """
 
     __slots__ = ("_blocks", "_highest", "_last_lsn", "_newest")

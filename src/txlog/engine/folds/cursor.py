@@ -19,7 +19,7 @@ acknowledgement ends both. A return raises `round`, unless its messages wait for
 Invariants
   1. Only a seek moves mark-delete back; a mark (ledger, entry, index) with index > 0 is inside
      that marker.
-  2. A message is held by at most one transaction; the end of another one never changes it.
+  2. A message is held by at most one transaction; the end of another transaction never changes it.
   3. A DELETED or PENDING_ACK message is not leased, and does not wait.
 Source: PIP-31 "Acknowledgement"; spec/transactions 9.
 """

@@ -166,7 +166,7 @@ class Delayed:
     """State of the fold.
 
     unindexed: closed position ranges, disjoint, in order
-    cuts: ops that may have left ids out; cutoff_ms: the highest cutoff of these ops
+    cuts: how many ops may have left ids out; cutoff_ms: the highest cutoff of such an op
     losses:    buckets that were removed although some of their ids may not have been due
     passed_ms: no row outside this index and `unindexed` has a later time
     """
@@ -196,7 +196,7 @@ class Delayed:
 
     @property
     def is_empty(self) -> bool:
-        """True when the index has no message; those of open transactions do not count."""
+        """True when the index has no message; messages of open transactions do not count."""
         return not (self.buckets or self.mutable or self.unindexed)
 
 
@@ -382,7 +382,7 @@ def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
 
 
 def _previous(id_: Id) -> Id:
-    """The id right below another one, even if no such message exists."""
+    """The id right below `id`, even if no such message exists."""
     ledger, entry, index = id_
     return (ledger, entry, index - 1) if index else (ledger, entry - 1, (1 << 31) - 1)
 

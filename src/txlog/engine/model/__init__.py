@@ -1,4 +1,4 @@
-"""The facts of a store: what a row is, what an op is, and how ops are folded into state.
+"""The facts of a store: rows, ops, and how ops are folded into state.
 
 Modules here have values and pure functions over values; only `tail` reads, from the journal.
 

@@ -9,7 +9,7 @@ consumer took ahead, only the consumer knows how far its application has got (Se
 has got every earlier batch, and every message leased in any other way.
 
 It is part of the cursor fold's state. Messages of a marker are kept one by one, never as its entry,
-since any of them may be acknowledged alone. Source: spec/transactions 9.1.
+since a consumer may acknowledge each alone. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Lease:
         return sum(self.ids.count())
 
     def apart(self, seen: Seen) -> tuple[list[Run], list[Run]]:
-        """Split the last batch, where still leased: (what the application got, what it did not)."""
+        """Split the last batch, where still leased: (messages the application got, the others)."""
         if not self.ahead or seen.batch > self.ahead:
             return self._kept(self.batch), []
         got: list[Run] = []

@@ -1,6 +1,6 @@
 """The closed set of ops: small journaled facts in the past tense.
 
-A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
+A frame carries a list of ops (msgpack, each an array with its tag first). Tags are never reused;
 new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not
 the request, so that applying it needs no second component (Law 7). Its class determines the folds
 that take it: by the base, or in `components` where that depends on its content.
@@ -18,8 +18,9 @@ A component is one fold of a store: (kind, number, number), the numbers being a 
 coordinator, or a subscription and a partition. The folds of an op follow from the op alone, so a
 replay needs to load no fold that the frames do not change.
 
-Most ops have a *home*, a fold that takes every op of the class. Some of these classes also have
-`others`; where a class has none, the view asks for the home alone. `components` returns all folds.
+Most ops have a *home*, a fold that takes every op of the class. If an op of the class may also
+change other folds, the class has `others`. Without it, the view asks for the home alone.
+`components` returns all folds.
 
 A *facet* is a part of a component that a consumer may wait for: messages that return to a cursor,
 the consumers of a subscription. It has a name like a component, and an op names the facet that it
@@ -286,7 +287,7 @@ class TopicCreated(OfCatalog, tag="topic", frozen=True):
 
     The same frame has a LedgerRolled for the first ledger of each.
 
-    directory: below `topics/`; empty: that of its name
+    directory: below `topics/`; empty: derived from its name
     """
 
     topic: int
@@ -307,7 +308,7 @@ class PartitionsAdded(OfCatalog, tag="padd", frozen=True):
 class TopicRenamed(OfCatalog, tag="tren", frozen=True):
     """A topic has another name; its files stay in this directory below `topics/`.
 
-    directory: empty: that of its new name
+    directory: empty: derived from its new name
     """
 
     topic: int
@@ -399,7 +400,7 @@ class PolicySet(OfCatalog, tag="pol", frozen=True):
 
 
 class SchemaAdded(OfCatalog, tag="scha", frozen=True):
-    """A topic has a schema of this version; kind and definition are those of `schemas.Schema`."""
+    """A topic has a schema of this version; kind and definition as in `schemas.Schema`."""
 
     topic: int
     version: int
@@ -923,7 +924,7 @@ class IdsReserved(OfCoordinator, tag="ids", frozen=True):
 
 
 class CounterRaised(OfCoordinator, tag="ctr", frozen=True):
-    """After a lossy recovery the next sequence is this one; lower ones are never assigned."""
+    """After a lossy recovery: the coordinator's next sequence. It never assigns lower ones."""
 
     coordinator: int
     sequence: int
@@ -1067,7 +1068,7 @@ class Appended(OfTopic, tag="app", frozen=True):
 class SequencesStored(OfTopic, tag="seqs", frozen=True):
     """Sequences of the messages that the previous op appended, where some numbers were left out.
 
-    runs: first and last of each run, flat, rising; none of them was stored before
+    runs: first and last of each run, flat, rising; no number in them was stored before
     row:  of the last message, if later ones of its batch are in other partitions; -1: the last run
     """
 
@@ -1291,10 +1292,10 @@ def encode_readable(ops: list[Op]) -> bytes:
 
 
 def merged(ops: list[Op]) -> list[Op]:
-    """The ops of a frame, where those of the transaction that it opens and ends are one.
+    """The ops of a frame; if it opens and ends a transaction, with one op instead of several.
 
-    Its places are those of that transaction. Folds may have taken the ops one by one: the state is
-    the same.
+    That op also lists the partitions and subscriptions of the transaction. A fold may apply it or
+    the separate ops: the state is the same.
     """
     opened: Any = None
     ended = -1

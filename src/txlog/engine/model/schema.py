@@ -132,7 +132,7 @@ def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
 
 
 def _as_stored(schema: pa.Schema) -> tuple[int, list[int] | None]:
-    """The mask of rows that have a frame's columns, and the order of these columns if it differs.
+    """The mask of rows that have a frame's columns; the order of the columns, if it differs.
 
     -1: the rows must be converted, or refused. The rows of a program have few schemas; comparing
     with the last one costs a hundredth of a look.
@@ -164,7 +164,7 @@ def _some_is_null(rows: pa.RecordBatch, names: list[str]) -> bool:
 
 
 def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBatch:
-    """The rows of a frame as a batch; those of several rows lie in the same memory.
+    """The rows of a frame as a batch; a batch of several rows uses the memory of `data`.
 
     The caller must have checked the bytes: pyarrow silently accepts flipped bits.
     """

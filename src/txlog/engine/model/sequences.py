@@ -44,7 +44,7 @@ def placed(of: Sequences | None) -> int:
 
 
 def fresh(of: Sequences | None, runs: list[int]) -> list[int]:
-    """The parts of these runs that are not stored; every number must be above `unknown`."""
+    """The parts of the runs that are not stored; every number must be above `unknown`."""
     if of is None or runs[0] > of.sequence:
         return runs
     out: list[int] = []
@@ -96,7 +96,7 @@ def store(of: Sequences, runs: list[int]) -> bool:
 
 
 def forget(of: Sequences, count: int) -> None:
-    """Forget the lowest gaps, `count` of them."""
+    """Forget the `count` lowest gaps."""
     if count:
         of.unknown = of.gaps[2 * count - 1]
         del of.gaps[: 2 * count]

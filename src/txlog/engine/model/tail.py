@@ -80,7 +80,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class FrameRef(msgspec.Struct, frozen=True, gc=False):
-    """A frame with rows: its place in a journal file, that of its rows, and their column mask."""
+    """A frame with rows: its place in a journal file, the place of the rows, their column mask."""
 
     journal: JournalName
     offset: int

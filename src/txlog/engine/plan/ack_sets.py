@@ -308,7 +308,7 @@ def acked_outcome(
     mark-delete only move it, and nothing is recorded: the usual case, acknowledging in order.
 
     settled: the effect of earlier ops of the frame on the cursor; this updates it
-    acked:   acknowledged before; None: what the cursor has
+    acked:   acknowledged before; None: the acknowledgements of the cursor
     """
     cursor = view.cursor(subscription, partition)
     settled = settled or CursorEffect(cursor.mark_delete)

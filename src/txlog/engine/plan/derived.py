@@ -9,9 +9,9 @@
 A rename takes the first three along, by `DERIVED`. Keys stay, because their holders have them: an
 import looks under the earlier names of its topic, and a rename lists the keys of functions.
 
-A function of several inputs has one state. It is in the name of the least input when the state is
-made, and of the same input for ever. So a run looks for the state in the names of all its inputs:
-after a rename another one may be the least.
+A function of several inputs has one state topic. When it is created, its name is derived from the
+input whose name sorts first, and it stays with that input. So a run looks under the names of all
+inputs: after a rename another input may sort first.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def state_topic(topic: str, subscription: str, instance: int) -> TopicName:
 
 
 def states_of(catalog: Catalog, topic: Topic, subscription: str) -> Iterator[tuple[str, Topic]]:
-    """The states in the name of a topic and a subscription, each with its suffix."""
+    """The topics of open windows derived from a topic and a subscription, each with its suffix."""
     for kind in DERIVED:
         if kind.is_state:
             stem = re.escape(derived_text(topic.name, subscription, kind.suffix))
@@ -94,7 +94,7 @@ def states_of(catalog: Catalog, topic: Topic, subscription: str) -> Iterator[tup
 
 
 def home_of_state(catalog: Catalog, state: Topic) -> tuple[Topic, Subscription] | None:
-    """The topic and subscription of whose function this is the state; None: it is none."""
+    """The topic and subscription of the function that uses `state`; None: no function does."""
     suffixes = "|".join(kind.suffix for kind in DERIVED if kind.is_state)
     for number in state.subscriptions:
         subscription = catalog.subscriptions[number]
@@ -113,9 +113,10 @@ def is_in_use(view: View, state: Topic, subscription: str) -> bool:
 
 
 def find_state(view: View, topics: Sequence[str], subscription: str, instance: int) -> str:
-    """The state of a function of these inputs, in its short form, also one still to be made.
+    """The short name of the topic with the open windows of a function; it may not exist yet.
 
-    It is the one that has something; of several, and of none, that of the least name.
+    Of the topics that the inputs derive, it is the first by name that has unacknowledged messages,
+    else the first.
     raises: NotAllowed (several have something, and a rename may have changed their order),
             InvalidArgument
     """
@@ -157,7 +158,8 @@ def function_of_key(key: str) -> str:
 def keys_named(view: View, before: str, now: str, keys: Iterable[str]) -> list[str]:
     """The keys of functions that may have another name since a topic was renamed.
 
-    They have its name before, or that of another input, before which the new name comes.
+    A key contains the least name of the function's inputs. That was the topic's earlier name, or it
+    is another input's name, and the new name now comes before it.
     before, now: its short names; the view is of before or after the rename
     """
     owners: dict[str, set[str]] = {}  # subscription -> short names of topics
@@ -193,7 +195,8 @@ def names_of(view: View, name: TopicName) -> list[str]:
 def lasting_name(view: View, name: TopicName) -> str:
     """A text for a topic that no rename changes, and that no other topic has at the same time.
 
-    It is the name to which its directory belongs, else the directory; of a missing topic its name.
+    It is the name from which its directory is derived, else the directory; if the topic is missing,
+    the given name.
     """
     topic = find_topic(view.catalog, name.topic.full)
     if topic is None or not topic.directory:

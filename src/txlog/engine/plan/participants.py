@@ -7,7 +7,7 @@ deleted participant is done as well, and is listed as skipped. Source: spec/tran
 A transaction that does not end by itself has one of four causes (spec/transactions 15). The age of
 an open transaction alone is no cause (KIP-664).
 
-    PREPARED beyond the limit               prepared: nobody asked its database
+    PREPARED beyond the limit               prepared: its database was not asked for the outcome
     COMMITTING, ABORTING beyond the limit   unavailable: it waits for partitions, bring them back;
                                             else overdue: nothing holds it up
     OPEN beyond its time-out                overdue: its coordinator was not loaded
@@ -179,7 +179,7 @@ class HangingTxn(msgspec.Struct, frozen=True):
 
 
 def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[HangingTxn]:
-    """The hanging transactions of these topics, one per transaction and cause, in order of id.
+    """The hanging transactions of the topics, one per transaction and cause, in order of id.
 
     older_than_ms: how long a decided transaction may take
     """

@@ -209,8 +209,8 @@ def stamped_originals(
     if routed.order is not None:
         versions = versions.take(routed.order)
     at = batch.schema.get_field_index(_VERSION)
-    kept = pc.if_else(versions.is_valid(), batch.column(at), pa.scalar(None, pa.int32()))
-    return msgspec.structs.replace(routed, rows=batch.set_column(at, _VERSION, kept))
+    stamps = pc.if_else(versions.is_valid(), batch.column(at), pa.scalar(None, pa.int32()))
+    return msgspec.structs.replace(routed, rows=batch.set_column(at, _VERSION, stamps))
 
 
 def stamped_back(target: Topic, fingerprints: Sequence[str | None], routed: Routed) -> Routed:

@@ -146,7 +146,7 @@ class _Shape(NamedTuple):
 def _shape_of(schema: pa.Schema) -> _Shape | None:
     """The shape of rows; None: they must be converted, or refused.
 
-    Programs send rows of few shapes, most of them only one. Comparing a schema costs a tenth of
+    Programs send rows of few shapes, most programs of only one. Comparing a schema costs a tenth of
     analysing it, and analysing it costs as much as a send.
     """
     cached = _newest[0]
@@ -412,7 +412,7 @@ def message_bytes(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _property_total(column: pa.Array) -> int:
-    """Bytes of all names and values, including those of null rows: O(1), and no kernel."""
+    """Bytes of all names and values, null rows included: O(1), and no kernel."""
     if not len(column):
         return 0
     ends = memoryview(column.buffers()[1]).cast("i")

@@ -22,7 +22,7 @@ class ReadPosition(msgspec.Struct, frozen=True, gc=False):
     """A consumer's place in a partition: no message up to it can be delivered to the consumer now.
 
     round:   of the cursor; while it is unchanged, the place is valid; if it is higher, messages
-             were returned, and the consumer goes back to the lowest of them
+             were returned, and the consumer goes back to the lowest returned message
     members: the consumers of the subscription at that time; if they change, the consumer begins at
              mark-delete
 

@@ -71,7 +71,7 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 def hidden(
     view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
 ) -> pa.Table:
-    """The invisible messages of these partitions (by index), as HIDDEN, in stored order.
+    """The invisible messages of the partitions (by index), as HIDDEN, in stored order.
 
     everything: include all other rows of their sidecars: ends of transactions, watermarks
     returns:    txn_state is open or aborted; for other rows also committed, null if not known
@@ -148,7 +148,7 @@ def _states(state: Buffer, rows: pa.Table) -> pa.Array:
 
 
 def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
-    """For each row, whether it belongs to one of these transactions."""
+    """For each row, whether it belongs to a transaction in `txns`."""
     by_most: dict[int, list[int]] = {}
     for coordinator, sequence in txns:
         most, least = txn_halves(coordinator, sequence)
@@ -313,9 +313,11 @@ def part_rows(view: View, sources: Sequence[FileSource]) -> pa.Table:
 def segments(view: View) -> list[LedgerRows]:
     """Where the rows of every ledger are: an item for each file, and one for rows in frames.
 
-    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: that of
-    the file (part, sealed, adopted, or chunks of one large message), or frames, without a file;
-    markers: commit markers of the whole ledger. cost: O(files)
+    role:    partition or sidecar
+    state:   open, closed (takes no more rows) or sealed
+    form:    part, sealed, adopted, or chunks of one large message; without a file: frames
+    markers: commit markers of the whole ledger
+    cost:    O(files)
     """
     out: list[LedgerRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):

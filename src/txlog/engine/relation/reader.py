@@ -297,8 +297,8 @@ class RelationReader:
         """Keep the files of a relation on disk until the pin is closed or this process ends.
 
         The caller checks for the files afterwards: some may have been removed before the pin. None:
-        no pin was made, and the caller reads all the same, within the grace period for readers. The
-        store is read-only, which writes not even a lock file, or the disk is too full for a pin.
+        no pin was made, because the store is read-only or the disk is too full. Then the caller
+        reads without a pin, within the grace period for readers.
         """
         if self._disk.read_only:
             return None

@@ -16,8 +16,8 @@ to some position. These are copies of messages of the log, which may have been t
 With isolation `uncommitted` there is one more, `hidden`: messages that no marker makes visible.
 With `everything`, rows have the storage columns, and rows that are not messages are included.
 
-A message has the same ledger, entry, visible time and LSN in every source; a message of a
-transaction has those of its marker.
+A message has the same ledger, entry, visible time and LSN in every source. A message of a
+transaction takes them from its marker.
 
 A RelationFilter selects a span of each partition. Its bounds may be a position, count, time,
 subscription or LSN, because order in a partition is also order by LSN. A position is (ledger,
@@ -121,7 +121,7 @@ class RelationFilter:
 def spans_of(
     view: View, topic: Topic, selection: RelationFilter, indexes: list[int]
 ) -> dict[int, Span]:
-    """The selected range of each of these partitions; partitions without one are left out.
+    """The selected range of each partition in `indexes`; partitions without one are left out.
 
     raises: InvalidArgument, MessageNotFound, SubscriptionNotFound; PartitionUnavailable for a time
     cost:   for a time or an LSN, one column of a ledger in each partition

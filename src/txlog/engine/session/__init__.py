@@ -1,4 +1,4 @@
-"""Sessions: the state that one producer, consumer, reader or transaction keeps between calls.
+"""Sessions: the state that a producer, consumer, reader or transaction keeps between calls.
 
 A session belongs to one handle of one process. It keeps send queues, positions, messages taken
 ahead and watermarks in memory, and it turns each call of its handle into a decision or a question.

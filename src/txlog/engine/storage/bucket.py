@@ -348,7 +348,7 @@ IDS: Final = pa.schema(
 _STORED: Final = IDS.append(pa.field("bitmaps", pa.binary()))
 _DELTA: Final = dict.fromkeys(IDS.names, "DELTA_BINARY_PACKED")
 
-BATCH_ROWS: Final = 1 << 16  # ids that one call of Arrow turns into bitmaps, or a few more
+BATCH_ROWS: Final = 1 << 16  # ids that Arrow turns into bitmaps at once, or a few more
 
 Source = Callable[[], Iterable[pa.Table]]
 """Returns tables of IDS in the order of the key, also from one table to the next; called

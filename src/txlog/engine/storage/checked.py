@@ -83,7 +83,7 @@ def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
 
 
 class Window:
-    """A read-only file object with the length of a file, of which only one range can be read.
+    """A read-only file object with the length of a file; only one range can be read.
 
     pyarrow asks for absolute offsets. An offset outside the checked range means that the footer and
     the FileRef disagree.

@@ -1,4 +1,4 @@
-"""The file of a large message: its chunks as rows of one Parquet file, and the row made of them.
+"""The file of a large message: its chunks as rows of a Parquet file, and the message as one row.
 
     row group   one chunk, or as many as fit GROUP_BYTES; only one is in memory at a time
     row         kind CHUNK, entry = number of the chunk, value = its bytes; the first row has the
@@ -288,7 +288,7 @@ def large_row(file: File, ref: FileRef, message: LargeMessage, names: Sequence[s
         "txn_index": message.index,
         "sequence_id": message.last_sequence if message.last_sequence >= 0 else None,
     }
-    if message.deliver_at is not None:  # the file has what was asked for, if it is an instant
+    if message.deliver_at is not None:  # the file has an instant that the sender named, not a delay
         values["deliver_at"] = message.deliver_at
     for name in names:
         if name in values:

@@ -1,7 +1,7 @@
 """The columns of a stored row, and the one way to bring a table into their shape.
 
-Partition and sidecar files, parts, sealed and adopted files share this one schema, so that one
-scan can read them all. A file may lack columns: an absent column reads as null.
+Partition and sidecar files, parts, sealed and adopted files share one schema, so that one scan can
+read them all. A file may lack columns: an absent column reads as null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ARROW: Final = {"instant": INSTANT, "properties": PROPERTY_MAP}
 # one read from a file, and pyarrow compares the flag.
 @lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """The columns of these names, in this order; the same object each time."""
+    """The schema of the named columns, in the given order; the same object each time."""
     words = ((name, TYPES[name].arrow) for name in names)
     return pa.schema([(name, _ARROW.get(word) or pa.type_for_alias(word)) for name, word in words])
 

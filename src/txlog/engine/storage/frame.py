@@ -1,4 +1,4 @@
-"""The bytes of the journal: the frame, the file of frames, and the witness beside them.
+"""The bytes of the journal: the frame, the file of frames, and the witness file.
 
 A frame is the atomic unit of the journal: a 64-byte header, the ops (msgpack), optionally rows (an
 Arrow record batch, or one row in msgpack), and zero padding to a multiple of eight. All integers
@@ -226,7 +226,7 @@ def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
 
 
 def joined(parts: Sequence[Buffer]) -> bytes:
-    """The parts as one bytes object, so that one plain pwrite writes a small frame."""
+    """The parts as one bytes object, so that a single pwrite writes a small frame."""
     return b"".join(parts)
 
 
@@ -272,7 +272,7 @@ def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
 
 
 class RawFrame(msgspec.Struct, frozen=True, gc=False):
-    """A checked frame as it lies in a journal file; ops and rows are still encoded."""
+    """A checked frame of a journal file; ops and rows are still encoded."""
 
     lsn: int
     time_ms: int
@@ -315,7 +315,7 @@ class JournalFile:
     def __init__(
         self, disk: Disk, name: JournalName, salt: bytes, *, chain_crc: int | None = None
     ) -> None:
-        """chain_crc: of the frame before the first; no header is read. None: that of the header."""
+        """chain_crc: of the frame before the first; None: read, and check, the header."""
         self._disk = disk
         self.salt = salt
         self._rows_budget = 0

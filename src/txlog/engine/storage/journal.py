@@ -9,8 +9,8 @@ write lock first.
 A Flight is a flush that goes on without the mutex, so that other threads of its process append
 meanwhile, too: take_off (mark) under the mutex, fly (fdatasync, raise) without it, adopt under it
 again. The flush lock belongs to the flight until it has landed. flock does not keep threads of one
-process apart, so the Flusher does: a thread that needs the flush lock waits for the landing,
-and a look whether a process flushes says yes.
+process apart, so the Flusher does: a thread that needs the flush lock waits for the landing, and
+the journal reports that a process flushes.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
@@ -139,12 +139,12 @@ T = TypeVar("T")
 class Flight:
     """A flush under way, which needs no mutex until it has landed.
 
-    lsn:        it covers the frames up to this one
-    ahead:      frames of other processes among them that the caller had not seen
+    lsn:        of the last frame that it covers
+    ahead:      covered frames of other processes that the caller had not seen
     owner:      the thread that flies
     settled:    the record of the witness when the tail was last in order, before it
     record:     the record that it wrote
-    is_durable: it has landed, and the witness says what it covers
+    is_durable: it has landed, and the witness counts its frames as durable
     error:      why it failed; neither of both: it was cut short, and its mark stays (R13)
     """
 
@@ -258,11 +258,10 @@ class Flusher:
     """The flush of one handle: runs acts under the flush lock, with the witness as it is then.
 
     Only the holder of `flush.lock` writes the witness. A flush is the kernel's promise about one
-    descriptor of one file. So this class remembers what that promise does not cover. One is the
-    name of the file, until its directory was flushed (R14). The others are frames older than the
-    descriptor: their write-back may have failed before this descriptor could get the error (R11).
-    Since Linux 4.13 each open descriptor gets the error of a failed write-back once, so later
-    frames need nothing.
+    descriptor of one file. It does not cover two things, which this class remembers: the name of
+    the file, until its directory was flushed (R14), and frames older than the descriptor, whose
+    write-back may have failed before this descriptor could get the error (R11). Since Linux 4.13
+    each open descriptor gets the error of a failed write-back once, so later frames need nothing.
 
     boot: the boot of this process, in the bytes of the witness
     """
@@ -1164,8 +1163,8 @@ class Journal:
     def check_kept(self, place: tuple[JournalName, int, int]) -> None:
         """Make sure that a roll-forward (R13) copied the frames up to a place, if there was one.
 
-        A failed flush may have lost pages, and then other processes use their LSNs again. A frame
-        that the old file still holds was there when the file was copied.
+        A failed flush may have lost pages, and then other processes use their LSNs again. If the
+        old file still holds a frame, the roll-forward had copied it.
         raises: OutcomeUnknown
         """
         name, lsn, crc = place
@@ -1281,7 +1280,7 @@ class Journal:
     def _flush_old_file(self) -> None:
         """Flush the file that the cut ends: no later flush reaches it, and until the checkpoint has
         ended, the frames of the next file follow it. With durability `os` the witness counts
-        frames as durable that nobody has flushed.
+        frames as durable that no process has flushed.
         """
         try:
             self._flusher.prepare(self.current, self.durable_lsn)

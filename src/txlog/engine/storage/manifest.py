@@ -50,7 +50,7 @@ class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A part of the transaction log's history: rows of these LSNs and wall-clock ms."""
+    """A part of the transaction log's history, with the range of its LSNs and wall-clock ms."""
 
     path: str
     rows: int
@@ -63,7 +63,7 @@ class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the changes of keys, cursors, or the catalog: rows of these LSNs and times.
+    """A segment of the changes of keys, cursors, or the catalog, with its range of LSNs and times.
 
     kind:      key, cursor, catalog
     subscription, partition: for a segment of one cursor alone, else 0

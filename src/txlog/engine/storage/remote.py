@@ -391,9 +391,9 @@ def trust(places: Iterable[str]) -> None:
 
 
 def place_in(places: Iterable[str], uuid: str, far: str) -> str | None:
-    """The first of these places that has this address, if a store names files so; else None.
+    """The first place that contains an address; None: no place does, or no store names a file so.
 
-    uuid: of the store; the file must be below the directory of this name in the place
+    uuid: of the store, and the name of its directory in the place; the file must be below it
     """
     for place in places:
         base, _, options = place.partition("?")
@@ -432,7 +432,7 @@ def _is_named(far: str) -> bool:
 
 
 def _split(far: str) -> tuple[str, str, str]:
-    """(directory or bucket, uuid, options) of an address, if it is that of a store's file."""
+    """(directory or bucket, uuid, options) of an address, if a file of a store has it."""
     path, mark, options = far.partition("?")
     base, _, uuid = path.partition("/topics/")[0].rpartition("/")
     return base, uuid, mark + options

@@ -438,7 +438,7 @@ def arrow_module(name: str) -> ModuleType:
 
 
 def piece_rows(rows: int, size: int) -> int:
-    """How many rows to read at once, given the size of these rows: about one row group."""
+    """How many rows to read at once, about a row group; size: the bytes of `rows` rows."""
     step = GROUP_ROWS
     while step > 1 and step * size > 2 * GROUP_BYTES * rows:
         step //= 2  # as `cut` does

@@ -27,7 +27,7 @@ One call that must be durable, while another process reads:
 
 Steps 10 and 11 need the mutex only to begin: other threads read, decide and append meanwhile.
 
-Why each step is there:
+The reason for each step:
 
  1. Mutex. The folds are plain Python objects; two threads would change them under each other's
     feet. It is also where threads share a flush: the thread that gets in runs every waiting call.

@@ -1,7 +1,7 @@
 """Owns Appender: it turns decided calls into frames of the journal, which the folds then take.
 
-A sweep may precede them, in a frame of its own: decide/transactions/sweep defines what it does,
-Sweeper when. A search costs time, so the sweeper waits for a reason: the first time-out in the
+A sweep may precede them, in a frame of its own. decide/transactions/sweep defines the sweep, and
+Sweeper its time. A search costs time, so the sweeper waits for a reason: the first time-out in the
 loaded coordinators is reached, a decided transaction can be completed, a producer may have been
 silent for too long, or the last search for ended transactions to forget was long ago, in frames or
 in time. A call that names an ended transaction past its retention is a reason as well.
@@ -394,7 +394,7 @@ class Call:
                   the folds have applied it; NO_FRAME: decided, with nothing to write
     done:         answer and error are final; if the answer promises durability, it is durable
     waits:        its answer comes once the frames before it are durable; as Decision.waits
-    group:        the calls that one leader decided with it, until they are done
+    group:        the calls that the same leader decided, until they are done
     """
 
     __slots__ = (

@@ -12,7 +12,7 @@ holds the flock on it, and ends with the process. It need not survive a power cu
 flushed.
 
     reader    under pins.lock: the pin;  then check that every file exists, else start over
-    upkeep    under pins.lock: read the pins, unlink files that none of them names
+    upkeep    under pins.lock: read the pins, unlink files that no pin names
 
 So an unlink after a pin sees the pin, and a reader that pins after an unlink sees that the file is
 missing. A pin that cannot be read keeps every file.

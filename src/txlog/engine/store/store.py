@@ -6,7 +6,7 @@ remains when an interruption cuts one short.
 
     write(decide)   follow, sweep, decide, append and apply under the write lock, then flush
     read(look)      read frames up to the witness, then run a function over the view; no lock
-    ask(question)   make visible what a dead writer left unflushed, then read
+    ask(question)   make the unflushed frames of a dead writer visible, then read
     refresh()       only the first half of read
     damage          of the journal: a caller that raises it in the end may first read the frames
                     before it; any other answer would show an old state, so other calls raise it at
@@ -532,8 +532,9 @@ class Store:
         up_to_damage: if the journal is damaged, read the frames before the damage. Only for callers
                       that raise the view's `damage` in the end. If the function does not find
                       something, this raises the damage, as the thing may lie after it
-        waits: False if nothing that a power cut could take reaches the application: it reads beside
-               a flush. An error always waits for the flush, since it may rest on such frames
+        waits: False if the application gets nothing that a power cut could take back: then the
+               read does not wait for a flush under way. An error always waits for that flush,
+               since it may rest on unflushed frames
         raises: NotAllowed inside another call of this thread, as every call here; errors of the
                 function; Corruption (602): the journal is damaged
         """
@@ -963,7 +964,7 @@ class Store:
                     sync = self._run_one(group[0], now, is_own=group is own_calls) or sync
                 else:
                     sync = self._run_joined(group, now, is_own=group is own_calls) or sync
-            if has_swept:  # nobody sees the ends of transactions before they are durable
+            if has_swept:  # no call may see the end of a transaction before it is durable
                 for call in calls:
                     call.waits = True
         except TxlogError as error:
@@ -998,7 +999,7 @@ class Store:
         """Run an act under the mutex. If it owes a flush: without the mutex flush, or wait for the
         flush of another thread, until its group is over.
 
-        The errors of the flush are those of the calls of the group.
+        If the flush fails, every call of the group fails with its error.
         returns: the result of the act, None if is_done: as `Mutex.run`
         """
         try:
@@ -1384,13 +1385,13 @@ class Store:
     def ask(self, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
         """The answer of a reading function over the newest state; does not wait for a lock.
 
-        First makes visible what a dead writer left unflushed. up_to_damage: as for read
+        First makes the unflushed frames of a dead writer visible. up_to_damage: as for read
         """
         self.settle()
         return self.read(question, up_to_damage=up_to_damage)
 
     def sweep_if_due(self, uses: CallScope | None = None) -> None:
-        """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
+        """Before a reading call: sweep the state it uses (None: all), if the lock is free at once.
 
         A process that cannot write now, or at all, shows overdue transactions as recorded.
         """

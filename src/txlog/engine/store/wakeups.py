@@ -85,12 +85,12 @@ GOING_SECONDS: Final = 10.0
 class EventCounts:
     """The events that a handle has got so far, as counts that only rise.
 
-    count:      all events; appends: those of the journal; news: all others
+    count:      all events; appends: events of the journal; news: all others
     known:      the news for which a caller can find out which waiters they concern: they only say
                 that something became durable, or which consumer left
-    gone:       how often a consumer has left or died; and for the newest of these, lock file and
-                time on the monotonic clock. CONSUMERS_DIR: a consumer gave messages back, UNKNOWN:
-                the kernel did not name the file
+    gone:       how often a consumer has left or died; and for the newest such event, lock file
+                and time on the monotonic clock. CONSUMERS_DIR: a consumer gave messages back,
+                UNKNOWN: the kernel did not name the file
     beginnings: how often watching something began; a caller that looked before must look again
     """
 
@@ -327,15 +327,13 @@ class Wakeups:
     def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any, is_inside: bool) -> None:
         me = get_ident()
         turn = SIGNAL_SECONDS if me == main_thread().ident else WAIT_SECONDS_MAX
-        if (
-            outer := self._bells.pop(me, None)
-        ) is not None:  # the outer wait goes on after this one
+        if (outer := self._bells.pop(me, None)) is not None:  # the outer wait goes on later
             with suppress(RuntimeError):
                 outer.release()
         if outer is not None or is_inside:  # the outer wait may have been about to ring
             self._ring_next()
         while self.count == seen and (seconds_left := deadline - time.monotonic()) > 0:
-            self._bells[me] = bell  # register again: a wait inside this one may have removed it
+            self._bells[me] = bell  # register again: an inner wait may have removed it
             if not (is_inside or self._gate.acquire(blocking=False)):
                 bell.acquire(timeout=min(seconds_left, turn))
                 continue

@@ -609,7 +609,7 @@ class _Directory:
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write what is wanted of at most `most` messages; returns how many were read.
+        """Read at most `most` messages, and write the matching ones; returns how many were read.
 
         The files get their names together.
         """
@@ -645,11 +645,11 @@ class _Directory:
 
     def _taken(self, reader: Reader, most: int) -> Iterator[tuple[pa.Table, pa.Table]]:
         """At most `most` messages, group by group, each with those that are wanted."""
-        left = most
-        while left > 0 and (rows := reader.take(min(_GROUP, left))).num_rows:
-            left -= rows.num_rows
-            wanted = rows if self.condition is None else self.condition.filtered(rows)
-            yield rows, wanted
+        remaining = most
+        while remaining > 0 and (rows := reader.take(min(_GROUP, remaining))).num_rows:
+            remaining -= rows.num_rows
+            matching = rows if self.condition is None else self.condition.filtered(rows)
+            yield rows, matching
 
     def _stand(self, reader: Reader, partition: int) -> None:
         """Let a reader begin where the partition has been written to."""

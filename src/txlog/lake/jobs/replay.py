@@ -109,7 +109,7 @@ T = TypeVar("T")
 
 
 def transformed(function: Transform, messages: T, kind: type[T], ranges: Callable[[], str]) -> T:
-    """What a user's function makes of messages.
+    """The result of a user's function for messages.
 
     ranges: the messages in words, for an error
     raises: CommandFailed, with the messages and the line of the user's code

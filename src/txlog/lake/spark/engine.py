@@ -366,8 +366,8 @@ def _local_instant(text: Column, zone: str | None) -> Column:
     """The instant of a text without an offset, with the rules that `jobs.sources.rows` has."""
 
     def wrong(reason: str) -> Column:
-        said = F.concat(F.lit('not a time: "'), text, F.lit(f'": {reason}'))
-        return F.raise_error(said).cast("timestamp_ntz")
+        text_of_error = F.concat(F.lit('not a time: "'), text, F.lit(f'": {reason}'))
+        return F.raise_error(text_of_error).cast("timestamp_ntz")
 
     if zone is None:
         return wrong(NO_NAME).cast("timestamp")

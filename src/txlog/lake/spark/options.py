@@ -64,7 +64,7 @@ _OF_CALLS = {
     "streamWriter": STREAM_SINK,
 }
 OF_TABLES = sorted({name for names in _OF_CALLS.values() for name in names})
-# Options that Spark passes for its own writers: `queryName`, and those of its streaming engine.
+# Options that Spark passes to every writer: `queryName`, and options of its streaming engine.
 _OF_SPARK = frozenset(
     ["queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"]
 )

@@ -433,9 +433,10 @@ class _Plan:
         return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
 
     def _alike(self, sources: Sequence[FileSource]) -> list[list[FileSource]]:
-        """Files that one scan can read, with one rule for all of its rows.
+        """The files in groups; a scan can read a group, with the same rule for all of its rows.
 
-        They are grouped by the directory of their topic, as a scan needs partitions below one.
+        The files of a group are below the directory of one topic: Spark reads the partition from
+        the path.
         """
         groups: dict[object, list[FileSource]] = {}
         for source in sources:

@@ -118,7 +118,7 @@ class BatchSink(DataSourceArrowWriter):
         _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove staged files, also those of failed attempts; stored files stay."""
+        """Remove staged files, also of failed attempts; stored files stay."""
         with open_store(self._plan.store) as client:
             client.bulk_of(self._plan).abort()
 

@@ -347,12 +347,12 @@ class Session:
         """The exception to raise for an error of a statement: a dataset's own error comes first."""
         if self.failures:
             return self.failures[0]
-        named = None
+        better = None
         if self.messages is not None and not isinstance(error, TxlogError):
             relation, self.messages = self.messages, None  # the search itself is not explained
-            named = macros.no_json(error, self.arrow, relation, self.statement)
+            better = macros.no_json(error, self.arrow, relation, self.statement)
             self.messages = relation
-        return named or _sql_error(error)
+        return better or _sql_error(error)
 
     def row(self, query: str) -> dict[str, object]:
         """The row of a SELECT, as Python values by column; SqlError unless there is exactly one."""

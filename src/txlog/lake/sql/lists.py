@@ -184,7 +184,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def listed(view: View, store: Store, name: str) -> pa.Table:
-    """The rows of a relation of LISTS, from a view; the cost is that of the list."""
+    """The rows of a relation of LISTS, from a view; costs as much as listing them."""
     relation = _RELATIONS[name]
     if isinstance(relation, _Table):
         return relation.table(view)

@@ -115,7 +115,7 @@ def listed(
 
 
 def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[int]:
-    """The numbers of a topic's partitions, of one of them, or of all topics' partitions by name."""
+    """The numbers of partitions: one, all of a topic, or without a name all of all topics."""
     if name is None:
         topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
         return [number for topic in topics for number in numbers(topic)]

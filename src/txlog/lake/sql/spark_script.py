@@ -24,7 +24,7 @@ from txlog.lake.sql.records import is_by_name
 from txlog.lake.sql.views_script import RELATIONS, check_near
 
 USER: Final = ", ".join(message_columns.USER)
-# The columns of a file that a scan may need, and those of its path.
+# The columns that a scan may need: from a file, and from its path.
 SCANNED: Final = spark_schema(
     [*(name for name in STORED if name not in ("count", "schema_version")), "ledger", "partition"]
 )

@@ -25,9 +25,9 @@ _COLUMNS: Final = {
     "txn_state": "txn_state", "producer": "producer", "sequence_id": "sequence_id",
     "redelivery_count": "redelivery_count", "size_bytes": "coalesce(octet_length(value), 0)",
 }  # fmt: skip
-# How a condition is computed, each if the one before fails on a message: (macros that give NULL for
-# bytes that are not JSON, what surrounds it). TRY costs 0.1 ms for each message on which it fails,
-# and DuckDB refuses it around a subquery and random().
+# How a condition is computed; each way is tried if the previous fails on a message: (macros that
+# give NULL for bytes that are not JSON, what surrounds it). TRY costs 0.1 ms for each message on
+# which it fails, and DuckDB refuses it around a subquery and random().
 _WAYS: Final = ((False, ""), (True, "TRY"), (True, ""))
 _UNKNOWN: Final = re.compile(r'no column "([^"]+)"')
 
@@ -68,9 +68,9 @@ class Where:
         for rows in self._typed.runs(table):
             topic = rows.column("topic")[0].as_py()
             records = self._typed.of(topic) if RECORD in rows.column_names else None
-            kept = self._kept(rows, topic, records)
-            if len(kept):
-                pieces.append(rows.take(kept))
+            rows_at = self._kept(rows, topic, records)
+            if len(rows_at):
+                pieces.append(rows.take(rows_at))
         if len(pieces) == 1:
             return pieces[0]
         return pa.concat_tables(
@@ -96,7 +96,7 @@ class Where:
         raise self._named(failure, topic, records) from failure
 
     def _named(self, error: SqlError, topic: str, records: Records | None) -> SqlError:
-        """The same error; for a column that does not exist, one that says what was meant."""
+        """The error of the user's condition; an unknown column adds a hint at the right name."""
         column = _UNKNOWN.search(error.message)
         if column is None:
             return error
@@ -111,10 +111,10 @@ class Where:
         is_tolerant, function = way
         session = self._tolerant if is_tolerant else self._session
         session.register("received", numbered)
-        known = (topic, 0 if records is None else records.version, way)
-        if known not in self._queries:
-            self._queries[known] = self._query(session, records, function)
-        return session.arrow(self._queries[known])
+        key = (topic, 0 if records is None else records.version, way)
+        if key not in self._queries:
+            self._queries[key] = self._query(session, records, function)
+        return session.arrow(self._queries[key])
 
     def _query(self, session: duck.Session, records: Records | None, function: str) -> str:
         columns = [f"{how} AS {quoted(name)}" for name, how in _COLUMNS.items()]

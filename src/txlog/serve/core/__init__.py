@@ -7,6 +7,6 @@ Contents:
     id_table         the ids of producers and consumers on a connection, and the state of each
     producer_names   the connected producers by topic and name
     service          the store and the options for all listeners, background tasks
-    sockets          addresses, sockets from systemd, and who may reach them
+    sockets          addresses, sockets from systemd, and the check that no socket is exposed
     tls              certificates
 """

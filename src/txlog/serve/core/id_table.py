@@ -41,7 +41,7 @@ _MOVING: Final = (IdState.OPENING, IdState.CLOSING)
 class _Entry(Generic[T]):
     """The state of one id.
 
-    wanted:  what the client requested when it opened the id
+    wanted:  the options with which the client opened the id
     task:    the command that opens it
     closes:  how many CLOSE commands have come; a waiting open command compares the count
     waiting: how many commands wait for the end of its opening or closing

@@ -67,7 +67,7 @@ class ProducerNames:
         comes_again: the client had this producer before, so the holder on its old connection is
                      closed
         raises:      ProducerBusy: the name is in use, or a producer waits to be exclusive;
-                     ProducerFenced: the topic has other producers, and this one is exclusive
+                     ProducerFenced: the topic has other producers, and `holder` is exclusive
         """
         short = TopicName.parse(holder.topic).short
         previous = self._topics.get(holder.topic, {}).get(holder.name)
@@ -95,7 +95,7 @@ class ProducerNames:
             await others[0].is_free.wait()
 
     def close_others(self, holder: NameHolder) -> None:
-        """Close the other producers of the topic, after this one has fenced them."""
+        """Close the other producers of the topic, after `holder` has fenced them."""
         for other in list(self._others(holder)):
             other.close(ProducerFenced(f"producer {holder.name} has taken over the topic"))
 

@@ -94,7 +94,7 @@ def is_wildcard(host: str) -> bool:
 def check_exposed(
     option: str, bound: socket.socket, *, has_tls: bool, has_auth: bool, is_insecure: bool
 ) -> None:
-    """Raises Usage, in one line that says what to add, if a socket must not be exposed."""
+    """Raises Usage, with the option to add, if a socket must not be exposed."""
     name = bound.getsockname()
     if is_loopback(name) or is_insecure or (has_tls and has_auth):
         return

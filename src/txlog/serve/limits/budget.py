@@ -224,7 +224,7 @@ class MemoryBudget(_BytePool):
 
 
 class MemoryShare(_BytePool):
-    """The part of the budget that one client has; it returns all of it when it ends."""
+    """A client's part of the budget; the client returns all bytes when it ends."""
 
     __slots__ = ("_main", "_siblings", "budget", "is_closed")
 

@@ -157,7 +157,7 @@ def _value(option: str, name: str, text: str) -> int:
 
 
 def too_many_error(noun: str, limit: int) -> TryAgain:
-    """The error for a client that wants one more than allowed."""
+    """The error for a client that asks for one more than allowed."""
     return TryAgain(f"there are {limit} {noun} already, the most allowed", code=_TOO_MANY)
 
 
@@ -405,8 +405,8 @@ def raise_descriptor_limit() -> int:
 def check_free_descriptors() -> None:
     """Raises TryAgain (509) if only the store's reserved descriptors are left.
 
-    The kernel assigns the lowest free number, so a new descriptor's number says how many are open
-    at least.
+    The kernel assigns the lowest free number, so the number of a new descriptor is at most the
+    count of open descriptors.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         number = probe.fileno()

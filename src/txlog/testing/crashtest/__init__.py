@@ -1,7 +1,7 @@
 """A crash test of a user's program: it is killed at each of its calls, and runs again to its end.
 
     prepare     a copy of the store, with messages to read
-    reference   two runs without a kill: what the program should write
+    reference   two runs without a kill: the expected output of the program
     disturb     for each point: a run that dies there, a run to the end, and the difference
     explain     the line of the program that is the cause
 
@@ -13,7 +13,7 @@ Contents:
     causes      which line of a program loses or doubles a message, and why
     child       the process of the program
     effects     calls of the program that change something outside of the store
-    history     what a trace says about messages
+    history     the messages that a trace records
     library     calls of txlog that record themselves
     recorder    the trace that a process writes, and the point at which it dies
     runs        a directory with copies, in which the program runs

@@ -1,8 +1,9 @@
 """Owns the causes: which line of a program loses or doubles a message, and why.
 
-The trace of the killed process says what had taken effect when it died. The trace of an undisturbed
-run says what would have come next. A message is lost when the program had noted before the death
-that it is done with an input, and doubled when it had written before it noted that.
+The trace of the killed process shows which calls had taken effect when it died. The trace of an
+undisturbed run shows which calls would have come next. The program loses a message if it died after
+it noted that it is done with an input and before it wrote the output. It doubles the message if it
+died between these two steps in the other order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Finding(msgspec.Struct):
 
     kind:    lost, doubled, changed, stuck or left
     line:    of the cause; other: the line that has to be in one step with it
-    cause:   what is wrong, in a sentence
+    cause:   the mistake in the program, in a sentence
     example: what happened at the first point, in a sentence
     where:   the topic, the file or the subscription that differs
     outputs: the first bytes of the messages, or lines of a file, that differ
@@ -71,7 +72,8 @@ def row_of(finding: Finding) -> CrashFinding:
 class Disturbed(msgspec.Struct):
     """What happened at one point.
 
-    killed: the trace of the process that died; later: those of the runs after it
+    killed:  the trace of the process that died
+    later:   the traces of the runs after it
     failure: why the program did not run to its end again
     """
 
@@ -85,7 +87,7 @@ class Disturbed(msgspec.Struct):
 
 
 class Causes:
-    """Explains how the state after a disturbed run differs from the one without."""
+    """Explains how the state after a disturbed run differs from the expected state."""
 
     def __init__(self, reference: Trace, wanted: State, disturbed: Disturbed) -> None:
         self._reference = History(reference)
@@ -101,10 +103,10 @@ class Causes:
         if disturbed.failure or disturbed.state is None:
             return [self._stuck()]
         rows = differences(disturbed.state.output, self._wanted.output)
-        found = [finding for row in rows for finding in self._of_topic(row)]
-        found += self._of_files(disturbed.state)
-        found = found or [*self._of_backlog(disturbed.state)]
-        return [*_distinct(found)]
+        defects = [finding for row in rows for finding in self._of_topic(row)]
+        defects += self._of_files(disturbed.state)
+        defects = defects or [*self._of_backlog(disturbed.state)]
+        return [*_distinct(defects)]
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -124,15 +126,15 @@ class Causes:
     def _lost(self, topic: str, content: Content) -> Finding:
         name = digest(*content)
         sends = self._reference.sent(name)
-        kept = {id(send.settled) for send in self._killed.sent(name) if send.settled is not None}
-        send = sends[min(len(kept), len(sends) - 1)] if sends else None
-        found = (
+        settled = {id(send.settled) for send in self._killed.sent(name) if send.settled is not None}
+        send = sends[min(len(settled), len(sends) - 1)] if sends else None
+        explanation = (
             self._repeated_number(name)
             or self._acknowledged_first(name, send)
             or self._position_first(send)
             or self._of_memory(send)
         )
-        event, other, cause, inputs = found
+        event, other, cause, inputs = explanation
         return self._finding("lost", topic, content, event, other, cause, inputs)
 
     def _repeated_number(self, name: str) -> Cause | None:
@@ -204,10 +206,10 @@ class Causes:
 
     def _doubled(self, topic: str, content: Content) -> Finding:
         name = digest(*content)
-        kept = [send for send in self._killed.sent(name) if send.settled is not None]
-        again = [send for history in self._later for send in history.sent(name)]
-        if not kept or self._killed.acknowledged(kept[0].inputs) is not None:
-            send = next(iter([*again, *kept]), None)
+        settled = [send for send in self._killed.sent(name) if send.settled is not None]
+        later = [send for history in self._later for send in history.sent(name)]
+        if not settled or self._killed.acknowledged(settled[0].inputs) is not None:
+            send = next(iter([*later, *settled]), None)
             event = self._death_event() if send is None else send.event
             cause = (
                 f"{_line(event)} writes again what it wrote before the kill: "
@@ -215,7 +217,7 @@ class Causes:
             )
             inputs = [] if send is None else send.inputs
             return self._finding("doubled", topic, content, event, None, cause, inputs)
-        first = kept[0]
+        first = settled[0]
         event, other, cause = self._written_first(first)
         return self._finding("doubled", topic, content, event, other, cause, first.inputs)
 
@@ -264,9 +266,9 @@ class Causes:
 
     def _of_files(self, state: State) -> Iterator[Finding]:
         for name in sorted({*self._wanted.files, *state.files}):
-            wanted, written = (files.get(name) for files in (self._wanted.files, state.files))
-            lost = list(((wanted or _NONE) - (written or _NONE)).elements())
-            new = list(((written or _NONE) - (wanted or _NONE)).elements())
+            expected, written = (files.get(name) for files in (self._wanted.files, state.files))
+            lost = list(((expected or _NONE) - (written or _NONE)).elements())
+            new = list(((written or _NONE) - (expected or _NONE)).elements())
             if lost or new:
                 yield self._of_file(name, lost, new)
 
@@ -306,12 +308,14 @@ class Causes:
         return self._new(kind, event, line, cause, example, name, lines, [])
 
     def _of_backlog(self, state: State) -> Iterator[Finding]:
-        for (topic, subscription), wanted in self._wanted.backlog.items():
-            left = state.backlog.get((topic, subscription), 0) - wanted
-            if left > 0:
+        for (topic, subscription), expected in self._wanted.backlog.items():
+            surplus = state.backlog.get((topic, subscription), 0) - expected
+            if surplus > 0:
                 event = self._death_event()
                 cause = f"after a kill at {_line(event)} the program does not finish {topic}"
-                example = f"{self._how()}, {left} more messages of {topic} stay in {subscription}"
+                example = (
+                    f"{self._how()}, {surplus} more messages of {topic} stay in {subscription}"
+                )
                 yield self._new("left", event, None, cause, example, subscription, [], [])
 
     def _stuck(self) -> Finding:
@@ -353,13 +357,15 @@ class Causes:
     ) -> Finding:
         output = shown(content[1])
         values = {**self._killed.values, **self._reference.values}
-        named = "the message" if not inputs else f"message {inputs[0]} {values.get(inputs[0], '')}"
+        subject = (
+            "the message" if not inputs else f"message {inputs[0]} {values.get(inputs[0], '')}"
+        )
         end = {
             "lost": f"is lost: {topic} lacks {output}",
             "doubled": f"is doubled: {topic} has {output} once more",
             "changed": f"becomes another: {topic} has {output}",
         }[kind]
-        example = f"{self._how()}, {named} {end}"
+        example = f"{self._how()}, {subject} {end}"
         line = None if other is None else other.line
         return self._new(kind, event, line, cause, example, topic, [output], inputs)
 
@@ -390,7 +396,7 @@ class Causes:
         )
 
 
-# The call to blame, the one that has to be in one step with it, the sentence, the inputs.
+# The call to blame, the call that has to be in one step with it, the sentence, the inputs.
 Cause = tuple[Event, Event | None, str, list[str]]
 _NONE: Counter[str] = Counter()
 

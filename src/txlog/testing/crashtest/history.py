@@ -1,4 +1,4 @@
-"""Owns History: what a trace says about messages: which were written, from what, and when.
+"""Owns History: which messages a traced program wrote, from which inputs, and when.
 
 A send or an acknowledgement outside of a transaction takes effect at once, one in a transaction at
 its commit, and a message in a queue at the next flush.

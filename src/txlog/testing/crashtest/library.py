@@ -1,6 +1,6 @@
 """Owns the calls of txlog that a crash test records, of the blocking and the asynchronous handles.
 
-Each is replaced by a call that records itself and what it did. Inside of a call of txlog nothing is
+Each is replaced by a call that records itself and its effect. Inside of a call of txlog nothing is
 recorded: `receive` of a handle of txlog.aio is one call, without those that it makes.
 """
 
@@ -206,7 +206,7 @@ class Library:
 
 
 def _kind(call: str, name: str, args: Arguments) -> str:
-    """What a call does: the end of a `with` block that raised aborts."""
+    """The kind of a call: leaving a `with` block by an exception counts as an abort."""
     is_left = name in ("__exit__", "__aexit__")
     return "abort" if is_left and args and args[0] is not None else call
 

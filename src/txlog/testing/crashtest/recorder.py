@@ -46,7 +46,7 @@ def within() -> Iterator[None]:
 
 
 class Recorder:
-    """Writes the trace, counts the points, and ends the process at one of them."""
+    """Writes the trace, counts the points, and ends the process at the chosen point."""
 
     def __init__(self, spec: Specification) -> None:
         self._at = spec.at

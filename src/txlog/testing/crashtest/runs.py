@@ -32,10 +32,10 @@ FRAME: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 class Program(msgspec.Struct, frozen=True):
     """A program to test.
 
-    path:    its file, absolute; args: its arguments
-    folder:  the directory of the user; files: what the program finds of it, relative
-    store:   the store of the user, a real path; prepared: the copy of it that is copied again
-    idle_ms: stop it when it has waited for so long; None: it ends by itself
+    path:     its file, absolute; args: its arguments
+    folder:   the directory of the user; files: paths in it that each run gets a copy of
+    store:    the store of the user, a real path; prepared: the copy that each run copies again
+    idle_ms:  stop it when it has waited for so long; None: it ends by itself
     """
 
     path: str
@@ -52,7 +52,7 @@ class Run(msgspec.Struct):
     """One run: its trace, and how it ended.
 
     exit:   the exit code, negative for a signal; None: it ran into the time limit
-    stderr: the end of what it wrote there
+    stderr: the last bytes that it wrote there
     """
 
     trace: Trace
@@ -76,8 +76,8 @@ class Run(msgspec.Struct):
         """The innermost line of the program in the traceback on stderr."""
         root = os.path.join(folder, "")
         frames = [(path, int(line)) for path, line in FRAME.findall(self.stderr)]
-        own = [(path[len(root) :], line) for path, line in frames if path.startswith(root)]
-        return own[-1] if own else None
+        own_frames = [(path[len(root) :], line) for path, line in frames if path.startswith(root)]
+        return own_frames[-1] if own_frames else None
 
 
 class Workplace:
@@ -144,11 +144,13 @@ class Workplace:
                 process.wait()
 
     def _environment(self) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in UNWANTED}
+        environment = {name: value for name, value in os.environ.items() if name not in UNWANTED}
         paths = [
-            os.path.abspath(path) for path in own.get("PYTHONPATH", "").split(os.pathsep) if path
+            os.path.abspath(path)
+            for path in environment.get("PYTHONPATH", "").split(os.pathsep)
+            if path
         ]
-        return {**own, "PYTHONPATH": os.pathsep.join(paths), "TXLOG_STORE": self.store}
+        return {**environment, "PYTHONPATH": os.pathsep.join(paths), "TXLOG_STORE": self.store}
 
 
 def _copy(source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Owns State: what a pipeline left behind, in the store and in its files, and how two differ.
+"""Owns State: the results of a pipeline, in the store and in its files, and the comparison of two.
 
 A file of SQLite counts as its rows, by table, any other file as its lines. Neither has an order.
 """
@@ -17,7 +17,7 @@ import txlog
 from txlog.testing.outputs import Output, messages_of
 
 SQLITE: Final = b"SQLite format 3\0"
-# Files that SQLite and Python keep beside others.
+# Files that SQLite and Python keep next to others.
 BESIDE: Final = ("*-journal", "*-wal", "*-shm", "*.pyc")
 
 Files = dict[str, Counter[str]]
@@ -25,8 +25,9 @@ Backlog = dict[tuple[str, str], int]  # by topic and subscription
 
 
 class State(NamedTuple):
-    """What a pipeline left behind.
+    """The results of a pipeline.
 
+    output:  the messages in its output topics
     backlog: messages that no subscription of an input has acknowledged
     files:   the lines of each file in the working directory
     """

@@ -4,7 +4,7 @@ A trace has a line of JSON for the begin of a call, and one for its end:
 
     {"event":3,"point":5,"call":"send","file":"bill.py","line":12,"what":""}
     {"event":3,"done":true,"topic":"bills","outputs":[["9f2c","b'bill'"]],"txn":""}
-    {"outside":"/var/log/bill"}     a file or an address that nobody compares
+    {"outside":"/var/log/bill"}     a file or an address that the test does not compare
     {"stopped":true}                the program waited, so it was stopped
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 EFFECT: Final = "effect"  # a call that changes something outside of the store
 RECEIVING: Final = frozenset(("receive", "read"))
-# Calls after which the process may die, too: what they did decides about the others.
+# Calls after which the process may die, too: their effect decides about the other calls.
 DECIDING: Final = frozenset(("acknowledge", "commit"))
 # Calls that can be refused because another process holds the lock.
 REFUSABLE: Final = frozenset(("send", "acknowledge", "commit"))
@@ -31,7 +31,7 @@ class Specification(msgspec.Struct, frozen=True):
     program: the path of the program, and its arguments
     folder:  the directory from which the user started the test
     work:    the working directory of the process
-    store:   the store of the user, which the process does not open; copy: what it opens instead
+    store:   the store of the user, which the process does not open; copy: the store that it opens
     trace:   the file for its trace
     at:      the point at which it dies, None for none
     refuses: there, it does not die: the call raises StoreLocked
@@ -82,7 +82,7 @@ class Event(msgspec.Struct):
 
 
 class Trace(msgspec.Struct):
-    """What a process did, in order of the begin of its calls."""
+    """The calls of a process, in the order in which they began."""
 
     events: list[Event] = []
     outside: list[str] = []

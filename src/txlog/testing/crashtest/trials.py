@@ -1,4 +1,4 @@
-"""Owns the crash test: runs without a kill, then one for each point, and what they show."""
+"""Owns the crash test: it runs the program without a kill, then once for each point."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ class _Test:
         self._tell(0, len(chosen), 0)
 
         def attempt(point: Point) -> None:
-            found = self._disturb(point, reference, wanted)
+            findings = self._disturb(point, reference, wanted)
             with self._lock:
-                self._note(found)
+                self._note(findings)
                 self._tell(self._done, len(chosen), len(self._findings))
 
         with ThreadPoolExecutor(self._options.parallelism or min(4, os.cpu_count() or 1)) as pool:
@@ -150,8 +150,8 @@ class _Test:
             with client.producer(options.inputs[0]) as producer:
                 for value in values:
                     producer.send_async(value)
-            known = [*messages_of(client, options.inputs).values()]
-            messages = sum(topic.total() for topic in known)
+            inputs = [*messages_of(client, options.inputs).values()]
+            messages = sum(topic.total() for topic in inputs)
             topics = [row["topic"] for row in client.topics()]
             outputs = options.outputs or [name for name in topics if name not in options.inputs]
             before = messages_of(client, outputs)
@@ -205,16 +205,16 @@ class _Test:
         killed = self._run(place, point)
         is_reached = killed.exit == KILLED or any(e.error for e in killed.trace.events)
         disturbed = Disturbed(point.number, point.refuses, killed.trace, [], None)
-        again = self._run(place)
-        disturbed.later.append(again.trace)
-        if again.is_complete and end_open_transactions(place.store):
-            again = self._run(place)  # it gets what those transactions held
-            disturbed.later.append(again.trace)
-        if again.is_complete:
+        run = self._run(place)
+        disturbed.later.append(run.trace)
+        if run.is_complete and end_open_transactions(place.store):
+            run = self._run(place)  # it gets what those transactions held
+            disturbed.later.append(run.trace)
+        if run.is_complete:
             disturbed.state = self._state(place, wanted)
         else:
-            disturbed.failure = again.reason()
-            disturbed.failed_at = again.place(os.path.dirname(self._program.path))
+            disturbed.failure = run.reason()
+            disturbed.failed_at = run.place(os.path.dirname(self._program.path))
         with suppress(OSError):
             shutil.rmtree(os.path.dirname(place.work))
         with self._lock:
@@ -285,15 +285,15 @@ def _chosen(points: Sequence[Point], reference: Trace, options: Options) -> list
     ranked: list[tuple[int, int, int, Point]] = []
     for (_, _, _, turn), same in by_line.items():
         first = [*dict.fromkeys((same[len(same) // 2], same[0], same[-1]))]
-        rest = [point for point in same if point not in first]
-        chance.shuffle(rest)
-        ranked += [(rank, turn, p.number, p) for rank, p in enumerate((*first, *rest))]
+        others = [point for point in same if point not in first]
+        chance.shuffle(others)
+        ranked += [(rank, turn, p.number, p) for rank, p in enumerate((*first, *others))]
     ranked.sort(key=lambda row: row[:3])
     return [row[3] for row in ranked[: options.points]]
 
 
 def _turn(point: Point, event: Event) -> int:
-    """Which points come first: after what counts, before other calls, refused, receiving."""
+    """Which points come first: after a deciding call, before other calls, refused, receiving."""
     if point.refuses:
         return 2
     if point.number == event.after:

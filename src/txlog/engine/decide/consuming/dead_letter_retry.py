@@ -103,7 +103,7 @@ def retry(
     dead, subscription = find(view)
     number, table = rows
     check_available(view, dead, number)
-    left: dict[str, list[MessageId]] = {}
+    staying_ids: dict[str, list[MessageId]] = {}
     groups: dict[int, list[tuple[int, _Origin]]] = {}
     all_properties = table.column("properties").to_pylist()
     ids = message_ids(table)
@@ -111,11 +111,11 @@ def retry(
         origin: _Origin | str | None = staying(view, dead, subscription, number, message_id, gone)
         origin = origin or origin_of(view, dict(properties or ()), for_all=for_all)
         if isinstance(origin, str):
-            left.setdefault(origin, []).append(message_id)
+            staying_ids.setdefault(origin, []).append(message_id)
         else:
             groups.setdefault(origin.topic.number, []).append((at, origin))
     if not groups:
-        return Decision([], None, True, RetryAnswer(0, left))
+        return Decision([], None, True, RetryAnswer(0, staying_ids))
     frame = _Frame(Draft(view, settings, now.wall_ms), settings, dead)
     pieces: list[pa.RecordBatch] = []
     for group in groups.values():
@@ -125,11 +125,11 @@ def retry(
             return part
         pieces.append(part)
     moved = table.take(pa.array(sorted(at for g in groups.values() for at, _ in g), pa.int64()))
-    for held in dead.subscriptions:
-        runs = still_pending(view, number, view.cursor(held, number), runs_of_table(moved))
-        _acknowledge(frame.draft, held, number, runs)
+    for owner in dead.subscriptions:
+        runs = still_pending(view, number, view.cursor(owner, number), runs_of_table(moved))
+        _acknowledge(frame.draft, owner, number, runs)
     joined = pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
-    return Decision(frame.draft.ops, joined, True, RetryAnswer(moved.num_rows, left))
+    return Decision(frame.draft.ops, joined, True, RetryAnswer(moved.num_rows, staying_ids))
 
 
 def message_ids(table: pa.Table) -> list[MessageId]:
@@ -198,7 +198,7 @@ def origin_of(view: View, properties: Mapping[str, str], *, for_all: bool) -> _O
 def origin_topic(view: View, name: str, properties: Mapping[str, str]) -> Topic | None:
     """The topic that had this name when it gave a letter up; raises InvalidArgument (the name).
 
-    If that topic was renamed since, another one may have its name. A letter has the id of its
+    If that topic was renamed since, another topic may have its name. A letter has the id of its
     original, and a ledger belongs to one topic for ever.
     """
     full = TopicName.parse(name, allow_partition=True).topic.full
@@ -282,17 +282,17 @@ def _acknowledge(draft: Draft, subscription: int, number: int, runs: list[Run]) 
 def copies(view: View, target: Topic, table: pa.Table) -> pa.RecordBatch:
     """Dead letters as their topic gets them: routed as the originals were.
 
-    A message with a key goes to the partition of the key. Another one goes to the partition of the
-    original, or to the first one if the original was trimmed.
+    A message with a key goes to the partition of the key. Any other message goes to the partition
+    of the original, or to the first partition if the original was trimmed.
     """
     keys = table.column("key").to_pylist()
     properties: list[list[tuple[str, str]]] = []
     partitions: list[int] = []
     for key, pairs in zip(keys, table.column("properties").to_pylist(), strict=True):
         marked = dict(pairs or ())
-        own = {name: text for name, text in marked.items() if name not in MARKS}
-        own[RETRIES] = str(1 + retries_of(marked))
-        properties.append(list(own.items()))
+        unmarked = {name: text for name, text in marked.items() if name not in MARKS}
+        unmarked[RETRIES] = str(1 + retries_of(marked))
+        properties.append(list(unmarked.items()))
         partitions.append(
             _partition_of(view, target, marked.get(dead_letters.ORIGIN_MESSAGE_ID, ""))
             if key is None

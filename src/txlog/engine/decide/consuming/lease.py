@@ -106,7 +106,7 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class ReturnResult(msgspec.Struct, frozen=True, gc=False):
-    """How many messages came back, and how many of the requested ones were not leased."""
+    """How many messages came back, and how many requested messages were not leased."""
 
     returned: int
     missed: int = 0
@@ -207,7 +207,7 @@ def _share(view: View, me: Consumer, wants: ReceiveRequest) -> int:
 
 
 def _hand_over(ops: list[Op], parts: list[PartitionDelivery], due: Due | None) -> None:
-    """A single message goes to the application at once, so none is ahead."""
+    """A single message goes to the application at once, so no message is ahead."""
     [at] = [at for at, part in enumerate(parts) if part.runs]
     [op] = ops
     assert isinstance(op, Leased)
@@ -424,7 +424,7 @@ def _common(first: list[Run], second: list[Run]) -> list[Run]:
 
 
 def _without(runs: list[Run], others: list[Run]) -> list[Run]:
-    """The messages of the runs that are not in the others."""
+    """The messages of the first runs that are not in the second runs."""
     ids = IdSet()
     for run in runs:
         ids.add(run)

@@ -12,7 +12,7 @@ aborted in that frame, if the caller agreed to it. An id moves its own partition
 
 The others act like plain acknowledgements: acknowledgements that a transaction holds stay with it,
 and a message that is leased is acknowledged where it is. A time to live counts from the moment when
-a message became visible. If the policy says so and deliver_at is later, it counts from deliver_at.
+a message became visible, or from deliver_at, if that is later and the policy selects it.
 
 A promotion is checked as a whole before anything is written. Whether a message is delayed is read
 from its row if it is named, and otherwise from the index.
@@ -224,7 +224,7 @@ def _moved(
     unacked_after = _unacked(view, number, acked_after, mark, end)
     both = max(mark, cursor.mark_delete, key=_order)
     left_behind = _unacked(view, number, acked_ever, both, end)
-    known = cursor.acked.first_runs(UNDO_RUNS_MAX)
+    first_runs = cursor.acked.first_runs(UNDO_RUNS_MAX)
     all_after = messages_in(view, number, through(view, number, cursor.mark_delete, end))
     leases = cursor.leases
     forgotten = {*cursor.redelivered, *leases.waiting}
@@ -235,8 +235,8 @@ def _moved(
         next_of(view, number, mark),
         unacked_after - left_behind,
         unacked - left_behind,
-        known,
-        all_after - unacked - messages_in(view, number, known),
+        first_runs,
+        all_after - unacked - messages_in(view, number, first_runs),
         len(forgotten) + counted,
     )
 
@@ -346,8 +346,8 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Skip
 def _is_due(view: View, subscription: int, number: int, amount: SkipLimit) -> bool:
     """True when the first PENDING message is too old; costs reading the time of one row.
 
-    If deliver_at counts, this looks at the first message that is due. Later messages can be too old
-    only if that one is.
+    If deliver_at counts, this looks at the first message that is due. If that message is not too
+    old, no later message is.
     """
     before_ms = amount.before_ms
     assert before_ms is not None
@@ -475,7 +475,7 @@ class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromotionResult(msgspec.Struct, frozen=True, gc=False):
-    """How many messages changed, and how many named ones are not delayed.
+    """How many messages changed, and how many named messages are not delayed.
 
     first_ms, last_ms: the least and the greatest time of delivery of the former
     """
@@ -553,7 +553,7 @@ def _change(
     is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
     change: Callable[[Draft, int, int, pa.Table], None],
 ) -> Decision[PromotionResult]:
-    """Decide a change of those delayed messages that `is_left` selects on each subscription.
+    """Decide a change of the delayed messages that `is_left` selects on each subscription.
 
     Named messages count even if nothing changed for them; others count only if something changed.
     """

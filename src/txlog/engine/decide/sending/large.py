@@ -1,6 +1,6 @@
 """Sending a large message: an id for its file first, then one frame that names the file.
 
-    1 reserve   checks what can be checked, and reserves a ledger id; durable (R10, R19)
+    1 reserve   checks the message without its value, and reserves a ledger id; durable (R10, R19)
     2 the file  is published under that id by the sender, chunk by chunk
     3 append    one frame: the message is the whole file; without a transaction the frame opens and
                 commits one, so that to readers it looks like any other message

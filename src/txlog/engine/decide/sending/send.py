@@ -526,7 +526,7 @@ def send_in_txn(
         return refusal
     answer = (TxnId(*pair), stored)
     batch = _joined(routed, pieces, at)
-    # only what it says about other messages may rest on frames that are still being flushed
+    # only its counts of other messages may rest on frames that are still being flushed
     return Decision(draft.ops, batch, draft.sync, answer, waits=has_repeats)
 
 
@@ -564,7 +564,7 @@ def _fresh(
 
 
 def times_of(rows: pa.RecordBatch) -> bytes | None:
-    """The deliver_at of rows as an op has them; None when none has one."""
+    """The deliver_at of rows as an op has them; None when no row has one."""
     at = rows.schema.get_field_index("deliver_at")
     if at < 0:
         return None

@@ -200,7 +200,7 @@ def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -
 
 
 def least_state(view: View, topic: Topic) -> WatermarkState | None:
-    """The first state of a new partition: for each producer its least time in the others.
+    """The first state of a new partition: for each producer its least time in the other partitions.
 
     None: no producer has asserted anything.
     """

@@ -9,5 +9,5 @@ Contents:
     catalog        topics, subscriptions, coordinators, settings: created, changed, deleted; schemas
     ledgers        trimming the oldest; switches to other files
     policies       policies of a subscription, and those that topic, namespace and store share
-    rename         another name for a topic, and for what the store names after it
+    rename         another name for a topic, and for the topics with names derived from it
 """

@@ -10,8 +10,8 @@ An open transaction commits without it and reports it as skipped; a decided one 
 nothing else completes in the frame of the deletion (I-17). Files go as in a trim: the frame drops
 the ledgers, and the next checkpoint no longer names them.
 
-A version of a schema is added if it is compatible with the earlier ones. A deletion deletes all of
-them. Their numbers are not used again, and their definitions stay, because messages name them.
+A version of a schema is added if it is compatible with the earlier versions. A deletion deletes
+every version. Their numbers are not used again, and their definitions stay: messages name them.
 Source: spec/transactions 5.1, 9.3, 11; spec/schemas 1; Pulsar's schema registry and its
 compatibility strategies.
 """
@@ -435,7 +435,7 @@ def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[Clock
 def add_schema(
     view: View, settings: Settings, topic: Topic, schema: Schema, *, marks: bool = False
 ) -> Decision[int]:
-    """Decide a new version; answers its number, or that of an existing equal schema.
+    """Decide a new version; answers its number, or the number of an equal version that exists.
 
     marks: with its first schema the topic gets the policy that values which do not fit are stored
            and counted, unless it or its namespace has a policy for that

@@ -199,7 +199,7 @@ def _compacted(state: TopicState) -> int:
 
 
 def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) -> int:
-    """How many of these ledgers are wholly below the mark-delete position of every subscription."""
+    """How many of the ledgers every subscription has acknowledged completely (mark-delete)."""
     marks = [view.cursor(subscription, number).mark_delete for subscription in topic.subscriptions]
     for count, end in enumerate(ends):
         last = _last_message(view, number, end)
@@ -308,7 +308,7 @@ def dead_ledgers(
 
 
 def add_place(view: View, location: str) -> Decision[None]:
-    """Decide that the store may put files into a place; durable before the first file is there."""
+    """Decide that the store may put files into a place; durable before the first upload."""
     if location in view.catalog.places:
         return Decision([], None, True)
     return Decision([PlaceAdded(location)], None, True)

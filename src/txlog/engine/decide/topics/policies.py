@@ -305,11 +305,11 @@ def _decided(
     stored: Mapping[str, int | None],
 ) -> Decision[ScopedPolicies]:
     """stored: the values as the catalog has them, None: inherit."""
-    found = _found(view, scope)
+    target = _found(view, scope)
     ops: list[Op] = []
     for name, value in stored.items():
-        ops += _op(view, settings, scope, found, family.names[name], value)
-    answer = _effective(view, settings, family, scope, found, stored)
+        ops += _op(view, settings, scope, target, family.names[name], value)
+    answer = _effective(view, settings, family, scope, target, stored)
     return Decision(ops, None, True, msgspec.structs.replace(answer, changed=bool(ops)))
 
 
@@ -390,7 +390,7 @@ def _default(names: _PolicyName) -> int:
 
 
 def _of_store(settings: Settings, names: _PolicyName) -> int:
-    """The value of a setting, as the catalog would have it as a policy."""
+    """The value of a setting, in the form that a policy has in the catalog."""
     value: Value = getattr(settings, names.setting)
     return names.words.index(value) if isinstance(value, str) else int(value)
 

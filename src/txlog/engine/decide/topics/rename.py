@@ -2,13 +2,15 @@
 
 The folds know a topic by its number: ledgers, subscriptions, cursors, open transactions, policies,
 schemas, delayed messages and watermarks go with it. Its files stay in their directory, because a
-published file never moves. The frame also changes these:
+published file never moves. The frame also makes three changes:
 
-    topics       whose names are derived (`plan/derived`): dead-letter and retry topics, and open
-                 windows of functions, get the name derived from the new one; so do theirs
-    policies     that name one of these topics, of any subscription, name it by its new name
-    subscription whose dead-letter or retry topic by derivation gets another name: it gets a policy
-                 with that name, and so goes on using the topic
+    derived topics  dead-letter topics, retry topics and open windows of functions whose names are
+                    derived from the old name (`plan/derived`) get names derived from the new one;
+                    so do topics whose names are derived from theirs
+    policies        a policy of any subscription that names a renamed topic gets the new name
+    subscriptions   if the dead-letter or retry topic of a subscription is renamed, and the name
+                    was derived from a topic that keeps its own, the subscription gets a policy
+                    with the new name, and so goes on using that topic
 
 So after any crash either all of this is done or nothing, and a message that is given up or
 postponed goes to the topic where the earlier ones are. A dead letter names its origin in a
@@ -66,7 +68,7 @@ class RenamedTopic(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Names:
-    """The topics to rename, and what names in policies become."""
+    """The topics to rename, and the new name for each name in a policy."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -81,9 +83,9 @@ class _Names:
         for subscription in map(catalog.subscriptions.__getitem__, topic.subscriptions):
             for policy, suffix in TOPICS.items():
                 before = derived_text(topic.name, subscription.name, suffix)
-                given = subscription.policies.get(policy)
-                if given is not None and TopicName.parse(str(given)).full != before:
-                    _check_other(topic, subscription, policy, str(given), name)
+                policy_topic = subscription.policies.get(policy)
+                if policy_topic is not None and TopicName.parse(str(policy_topic)).full != before:
+                    _check_other(topic, subscription, policy, str(policy_topic), name)
                     continue
                 number = catalog.by_name.get(before.casefold())
                 is_made = number is not None and catalog.topics[number].name == before
@@ -196,14 +198,15 @@ def _check_state(view: View, topic: Topic) -> None:
 
 
 def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
-    """The policies that have a name from before, and those that replace a derivation."""
+    """The policies that get a new name, in place of an earlier name or of a derived one."""
     catalog = view.catalog
     for subscription in catalog.subscriptions.values():
         changed: dict[str, str] = {}
         for policy, suffix in TOPICS.items():
-            home, given = catalog.topics[subscription.topic], subscription.policies.get(policy)
-            if given is not None:
-                before = TopicName.parse(str(given)).full
+            home = catalog.topics[subscription.topic]
+            policy_topic = subscription.policies.get(policy)
+            if policy_topic is not None:
+                before = TopicName.parse(str(policy_topic)).full
             elif subscription.topic in names.of:
                 continue  # its derived name changes with it
             else:
@@ -218,9 +221,10 @@ def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
 def _for_retries(
     view: View, subscription: Subscription, changed: dict[str, str]
 ) -> Iterator[SubscriptionPolicySet]:
-    """The policies of a subscription on a retry topic whose name is no longer derived.
+    """The policies for the subscription on a retry topic whose name is no longer derived.
 
-    It had those of the home subscription by derivation (`dead_letters.policies`).
+    Until now it took the policies of the home subscription, by the derived name
+    (`dead_letters.policies`). Here it gets a copy of them.
     """
     catalog = view.catalog
     home = catalog.topics[subscription.topic]

@@ -7,8 +7,9 @@
 
 The frame that connects also aborts the OPEN transaction of the holder before, with reason `fenced`
 (Law 4). An overdue transaction is aborted with reason `timeout` instead, as a sweep would.
-A transaction that is already decided is left to finish. One that is PREPARED stays bound to the key
-under the new epoch, and until its database was asked nobody begins another or deletes the key.
+A transaction that is already decided is left to finish. A PREPARED transaction stays bound to the
+key under the new epoch. Until its database has given the outcome, beginning another transaction
+under the key and deleting the key are refused.
 Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 """
 
@@ -156,7 +157,7 @@ def delete(
 
 
 def home(view: View, settings: Settings, uid: int, key: str) -> int:
-    """The coordinator of a key: where it is registered, or where a new one belongs.
+    """The coordinator of a key: where it is registered, or where a new key is to be registered.
 
     The number of coordinators grows; a key stays where it was made, so it is looked for under every
     number the store has had, newest first, tombstones included.
@@ -317,7 +318,7 @@ def _fence(
 ) -> tuple[int, TxnId | None]:
     """Add the abort of a key's OPEN transaction: (how many: 0 or 1, its id unless it timed out).
 
-    raises: InvalidTxnStatus while it is PREPARED: nobody but its database knows its outcome
+    raises: InvalidTxnStatus while it is PREPARED: only its database knows its outcome
     """
     txn = draft.view.coordinator(number).unfinished.get(key_record.sequence)
     if txn is not None and txn.status == PREPARED and not keeps_prepared:

@@ -191,7 +191,8 @@ def forgettable(
 
     first:    transactions to check in any case
     thorough: check all; else stop at the first of a coordinator that is young enough. A transaction
-              that ended under a clock far ahead may then hide later ones until a thorough sweep
+              that ended under a clock far ahead may then hide later transactions until a thorough
+              sweep
     cost: the number of transactions returned, and a look at every block of ended ones
         (Ended.before)
     """

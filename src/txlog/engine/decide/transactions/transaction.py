@@ -16,8 +16,8 @@ One frame holds the decision, the markers, the cursor changes and the final stat
 
 While a participant is unavailable, the frame has StatusUpdated OPEN→COMMITTING instead of TxnEnded.
 The part of the participant and the last status wait for a later frame (`finish_ops`): the frame
-that brings the partition back, or that of a later sweep. If the frame also opens the transaction,
-its writer merges the ops that open it into TxnEnded (`ops.merged`).
+that brings the partition back, or the frame of a later sweep. If one frame opens and ends the
+transaction, its writer merges the ops that open it into TxnEnded (`ops.merged`).
 Source: PIP-31 "Begin transaction", "Add partition", "Add subscription", "End transaction";
 spec/transactions 4 to 6, 11.
 """

@@ -7,8 +7,8 @@ lowest returned message and takes everything from there again.
 
 On Key_Shared each consumer owns a share of the keys. A key's slot is crc32(key) & 0xFFFF, and its
 key is the ordering key of a message, if it has one; the slots are split evenly over the attached
-consumers, sorted by id. A consumer scans messages in order of position and leaves those of other
-owners alone. A slot is blocked for it while an earlier message of that slot is leased to another
+consumers, sorted by id. A consumer scans messages in order of position and skips the slots of other
+owners. A slot is blocked for it while an earlier message of that slot is leased to another
 consumer, is held by a transaction of another consumer, or waits after a nack. So a key keeps its
 order while it moves between consumers. Messages without a key go to anyone.
 Source: spec/transactions 9.1, spec/delayed 1.

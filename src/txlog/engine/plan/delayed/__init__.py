@@ -54,7 +54,7 @@ Neither position moves over a message that was not taken, so a failed look (a fu
 consumer without room) is simply repeated. A returned message moves the mark back, as on any
 subscription. A seek, or ids that the index may have lost, moves it back to mark-delete.
 
-The parts, and what would go wrong without each:
+The parts, and the failure without each:
 
  1. Without the mark: every look reads the log from the subscription's position, and ten million
     messages that wait for tomorrow make each `receive` of today a scan.
@@ -62,14 +62,14 @@ The parts, and what would go wrong without each:
  3. Without the bitmaps: reading forward has to fetch the time of each row to know whether to leave
     it out. With them it is a subtraction of sets.
  4. Without `unindexed` (the ranges where the index is known to lack something): a lost bucket would
-    deliver its messages too early, since what is not in the index counts as not delayed. In such a
-    range each row's own time is read, or the bucket is built again first.
+    deliver its messages too early, since a message outside the index counts as not delayed. In
+    such a range each row's own time is read, or the bucket is built again first.
 
 Clocks. The cutoff is a time of the wall clock, and wall clocks differ and get set. The index
 remembers the greatest time that it ever left out as past. A process whose clock is behind that
-reads rows one by one, since what was past for the writer may not be past for it. A clock that has
-jumped ahead in this boot is not trusted (`engine/plan/clock_trust`): it would deliver the whole
-index at once.
+reads rows one by one, since a time that was past for the writer may not be past for it. A clock
+that has jumped ahead in this boot is not trusted (`engine/plan/clock_trust`): it would deliver the
+whole index at once.
 
 A process holds one index per partition in memory: of each bucket the footer, the segments that are
 due, and the bitmaps once a read needs them. Nothing is read before a caller needs it, and polling

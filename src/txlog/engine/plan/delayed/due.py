@@ -10,8 +10,8 @@ because pointer and mark pass only messages that are taken or unavailable. A ret
 the mark back (standing). If the index may have lost ids, the mark moves back to mark-delete: that
 repeats bitmap operations, and reads no row that is acknowledged, leased or not due.
 
-Rows outside the index are read one by one where one may not be due: under a clock behind that of
-the writer that left them out, or in a range that is not indexed.
+Rows outside the index are read one by one where one may not be due: in a range that is not indexed,
+or if this clock is behind the clock of the writer that left them out.
 Source: spec/delayed 1, 7.
 """
 

@@ -21,7 +21,7 @@ object for each message would cost 186 B.
 
 Invariants
   1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
-  2. A segment is decoded only after its first id is due; a poll finishes the one before it first.
+  2. A segment is decoded only after its first id is due; a poll first finishes the previous poll.
 Source: spec/delayed 3, 7.
 """
 
@@ -75,7 +75,7 @@ def key_of(rows: Columns, row: int) -> Key:
 
 
 def rows_through(rows: Columns, key: Key) -> int:
-    """How many rows have this key or a lower one."""
+    """How many rows have this key or a lower key."""
     low = bisect_left(rows.at, key[0])
     high = bisect_right(rows.at, key[0], low)
     if low == high or key[1] == FAR:
@@ -278,7 +278,7 @@ T = TypeVar("T")
 
 
 class LoadedPart(NamedTuple):
-    """What this process has loaded of a bucket; ids: in rows; bytes: of rows and bitmaps."""
+    """The loaded part of a bucket; ids: in rows; bytes: of rows and bitmaps."""
 
     segments: int = 0
     ids: int = 0
@@ -642,7 +642,7 @@ class DelayedIndex:
         best = self._mutable.next_key()
         for sealed in sorted(self._buckets, key=lambda sealed: sealed.bucket.min_at):
             if best is not None and best[0] < sealed.bucket.min_at:
-                break  # no key in this bucket or a later one is lower
+                break  # no key in this bucket or a later bucket is lower
             try:
                 key = sealed.next_key()
             except (BucketUnreadable, BucketLost):

@@ -342,9 +342,7 @@ def position_followed_by(
 def _candidates(
     view: View, partition: int, start: Mark, stop: Mark | None, skip: Skip
 ) -> Iterator[tuple[Run, Marker | None]]:
-    """Visible messages between two positions and outside `skip`: plain messages, and those of
-    markers.
-    """
+    """Visible messages between two positions and outside `skip`: (run, its marker if any)."""
     markers = view.buffer(partition).markers
     for end in _ledgers_from(view, partition, start[0]):
         ledger, entries = end.ledger, end.entries

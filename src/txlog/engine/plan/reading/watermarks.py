@@ -3,7 +3,7 @@
 To add up sales by the hour, you must know when an hour is complete. Messages arrive late and out of
 order, so the arrival of a message from 10:03 says nothing about 9:59. Only producers know what they
 are still going to send. A watermark is their word: "nothing older than T will come from me". The
-watermark of a partition is the least of these times over all active producers.
+watermark of a partition is the least such T of its active producers.
 
     a producer asserts T      a row W_SET in every partition of the topic, in one frame
     a producer goes away      a row W_IDLE: it holds nothing back any more
@@ -46,7 +46,7 @@ nearer. It folds the few rows that move the watermark. Which rows those are is k
 the fold: messages are not read at all. Since each ledger has its snapshot, trimming the log needs
 no care, and a seek in either direction costs no more than the way between two snapshots.
 
-The rules, and what goes wrong without each:
+The rules, and the failure without each:
 
  1. A producer that has asserted once holds the watermark back until it is idle. Otherwise a
     producer that restarts would let the others run ahead, and its messages would all be late. If it
@@ -56,8 +56,8 @@ The rules, and what goes wrong without each:
  2. The greatest time of a producer wins. An assertion below its last one counts as fallen, and
     changes only the time of its last assertion.
  3. A partition with no active producer has no value. If it has never had one it is *unknown*, and
-    holds back every consumer that reads it: perhaps the producers have not started yet. If all of
-    them went idle it is *idle*, and the other partitions decide.
+    holds back every consumer that reads it: perhaps the producers have not started yet. If every
+    producer went idle it is *idle*, and the other partitions decide.
  4. A delivered value never falls. A new producer may lower the value at a position, but an
     application that has closed a window cannot open it again. So the value that a subscription
     received is kept as a clamp, in a frame that is durable before the application sees the value
@@ -310,7 +310,7 @@ class WatermarkGenerator:
     def _read_last(
         self, view: View, snapshots: Iterator[Position]
     ) -> tuple[Position, WatermarkState]:
-        """The first of these snapshots that can be read, and its state."""
+        """The first snapshot that can be read, and its state."""
         for ledger, last in snapshots:
             (table,) = view.rows([(ledger, last + 1, last + 2)], ["value"])
             self._count(view, 1)
@@ -325,7 +325,7 @@ class WatermarkGenerator:
         """The state of the next snapshot if nothing moves up to it; None: there is none.
 
         An adopted ledger has no snapshot, and none of its rows moves the value. If the ledgers
-        before it were trimmed, its state is that of the next snapshot.
+        before it were trimmed, it has the state of the next snapshot.
         """
         next_snapshot = _next_snapshot(watermark, position)
         if next_snapshot is None or any(moves_between(watermark, position, next_snapshot)):

@@ -6,5 +6,5 @@ Contents:
     pause               waiting: look, sleep until something may have changed, look again
     unread              rows that a reader fetched and its application has not received
     watermark_ground    the positions that a session's watermark is computed from
-    watermark_session   the last watermark that one consumer got, and the next one
+    watermark_session   the last watermark that a consumer got, and the next watermark
 """

@@ -1,4 +1,4 @@
-"""Owns Message, and makes it from received rows. Only here is there an object per message."""
+"""Owns Message, and makes it from received rows. Only this module makes an object per message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visib
 class Message:
     """A received message; instants are milliseconds since 1970 UTC.
 
-    Its hash is that of its id. `repr` shows the fields that are set, and the first bytes of a
+    A message hashes as its id. `repr` shows the fields that are set, and the first bytes of a
     long value.
 
     >>> from txlog import Message, MessageId
@@ -76,16 +76,16 @@ class Message:
         return hash((self.topic, self.partition, self.message_id, self.txn, self.value))
 
     def __repr__(self) -> str:
-        shown = [f"topic={self.topic!r}", f"partition={self.partition}"]
-        shown.append(f"message_id={self.message_id}")
-        shown.append(f"value={_short(self.value)}")
+        fields = [f"topic={self.topic!r}", f"partition={self.partition}"]
+        fields.append(f"message_id={self.message_id}")
+        fields.append(f"value={_short(self.value)}")
         for name in _BESIDE:
             item = getattr(self, name)
             if name == "properties" and len(item) > SHOWN_PROPERTIES:
-                shown.append(f"properties=({len(item):,} of them)")
+                fields.append(f"properties=({len(item):,} of them)")
             elif item not in (None, 0, False, {}):
-                shown.append(f"{name}={_short(item) if name == 'key' else repr(item)}")
-        return f"Message({', '.join(shown)})"
+                fields.append(f"{name}={_short(item) if name == 'key' else repr(item)}")
+        return f"Message({', '.join(fields)})"
 
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
@@ -132,7 +132,7 @@ class Message:
 class Decoder:
     """Finds the schemas that decode values. After pickling it has no store, so it finds none.
 
-    number: of the topic; None: that of the ledger of each message, because another topic may have
+    number: of the topic; None: the ledger of each message gives it, because another topic may have
             the name by now
     """
 
@@ -272,7 +272,7 @@ def _ids_at(count: int, place: PiecePlace) -> Iterable[MessageId]:
 
 
 def _visible(places: list[tuple[int, PiecePlace]], published: Iterable[Any]) -> list[int | None]:
-    """When the messages of these pieces became visible, in ms since 1970 UTC."""
+    """When the messages of the pieces became visible, in ms since 1970 UTC."""
     times = list(islice(published, sum(count for count, _ in places)))
     at = 0
     for count, place in places:
@@ -367,7 +367,7 @@ def _dicts(maps: pa.MapArray) -> list[dict[str, str]]:
 def _txns_of(
     halves: tuple[pa.ChunkedArray, pa.ChunkedArray], counts: list[int]
 ) -> Iterable[TxnId | None]:
-    """The transaction of each row. All rows of a piece belong to the same one."""
+    """The transaction of each row. All rows of a piece belong to the same transaction."""
     most, least = halves
     total = len(most)
     if total < len(counts) * _SHORT_PIECE or most.null_count == total:

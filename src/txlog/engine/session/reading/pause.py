@@ -2,15 +2,15 @@
 
 A rest ends when another process commits, when a consumer leaves or dies (store/wakeups), or at the
 next moment at which time alone changes the answer: a message becomes due, a lease expires. A wait
-that heeds appends also ends at an unflushed append, which may be a message of an open transaction
-or an acknowledgement. Where the kernel does not report changes, the wait polls, with growing
-pauses.
+may also ask for appends: then an unflushed append ends it, which may be a message of an open
+transaction or an acknowledgement. Where the kernel does not report changes, the wait polls, with
+growing pauses.
 
 A *thorough* look does everything that a call without a wait does: it also finds frames that were
 written and not flushed, and takes the lock for that if need be. After a commit a plain look is
 enough. Otherwise a hundred waiting consumers would queue for the lock at each commit to another
-topic. Only a thorough look finds an unflushed append, so a wait that heeds appends makes these
-looks no more often than a wait that polls.
+topic. Only a thorough look finds an unflushed append. So a wait that asks for appends makes
+these looks no more often than a wait that polls.
 
 After a consumer has left or died, the looks are thorough and frequent for a moment, because the
 event comes just before the kernel frees the lock. A thread looks like this after every departure,
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Concern(NamedTuple):
-    """A flush wakes the wait only if it changed one of these components after this LSN."""
+    """A flush wakes the wait only if it changed a component in `keys` after `lsn`."""
 
     lsn: int
     keys: frozenset[Component] = frozenset()
@@ -101,7 +101,7 @@ class Departures:
     """Decides which departures of consumers (left or died) make a wait look again.
 
     A thread looks after every departure. For a task of the asynchronous client, client/aio/waits
-    finds out which subscriptions lost a consumer, and calls `mourn` on the waits it may concern.
+    finds out which subscriptions lost a consumer, and calls `mourn` on waits of its peers.
 
     is_asked_for: client/aio/waits does this for the wait, whenever its rest has a concern
     is_concerned: the present rest has a concern

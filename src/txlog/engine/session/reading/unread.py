@@ -69,7 +69,7 @@ class Unread:
         self.made: deque[Message] = deque()
         self._parts = parts
         self._count = sum([part.num_rows for part in parts])  # all messages, received or not
-        self._done = 0  # how many of them have been made into objects
+        self._done = 0  # messages that were made into objects so far
 
     def __len__(self) -> int:
         return self._count - self._done + len(self.made)
@@ -83,24 +83,24 @@ class Unread:
     def _make(self) -> None:
         """Make the rows of the next part into objects."""
         part, start = self._at(self._done)
-        some = part.part(start, part.num_rows) if start else part
-        if isinstance(some, Rows):
-            made = messages_of(some, self._decoder)
+        rows = part.part(start, part.num_rows) if start else part
+        if isinstance(rows, Rows):
+            objects = messages_of(rows, self._decoder)
         else:
-            made = list(messages(some.rows, self._decoder))
-        done, queue = self._done + some.num_rows, self.made
-        queue += made  # no call, as extend would be
+            objects = list(messages(rows.rows, self._decoder))
+        done, queue = self._done + rows.num_rows, self.made
+        queue += objects  # no call, as extend would be
         self._done = done
 
     def pop(self) -> Message | None:
         """Receive the next message; None if the queue is empty."""
         if not self.made and self._done < self._count:
             self._make()
-        made = self.made
-        if not made:
+        queue = self.made
+        if not queue:
             return None
-        message = made[0]
-        del made[0]  # no call, as popleft would be
+        message = queue[0]
+        del queue[0]  # no call, as popleft would be
         return message
 
     def split(self, limit: int) -> tuple[pa.Table, Unread]:
@@ -124,7 +124,7 @@ class Unread:
         return lambda: part.part(at, at + 1).table()
 
     def without(self, partitions: Iterable[int]) -> Unread:
-        """A queue of the same messages except those of these partitions."""
+        """A queue of the same messages, without the messages of `partitions`."""
         dropped = set(partitions)
         queue = Unread(
             self._decoder, [part for part in self._left() if part.partition not in dropped]

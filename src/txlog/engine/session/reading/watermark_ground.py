@@ -147,12 +147,12 @@ class HandedOut:
 
     def _next(self, index: int) -> Id | None:
         """The first message that was read and not handed out."""
-        ahead, gone = self._ahead.get(index), self._gone.get(index)
-        if gone:
-            while ahead and ahead[0] in gone:
+        ahead, passed = self._ahead.get(index), self._gone.get(index)
+        if passed:
+            while ahead and ahead[0] in passed:
                 ahead.popleft()
             if not ahead:
-                gone.clear()
+                passed.clear()
         return ahead[0] if ahead else None
 
     def position(self, view: View, pair: Pair) -> Position:
@@ -194,7 +194,7 @@ class HandedOut:
     def read_ahead(self, messages: Iterable[Message]) -> None:
         """Note that the reader fetched messages after those before; none is handed out yet.
 
-        It notes all of them or none: an interrupt may come at any step, and then the reader
+        It notes all messages or none: an interrupt may come at any step, and then the reader
         fetches them again.
         """
         more: dict[int, deque[Id]] = {}

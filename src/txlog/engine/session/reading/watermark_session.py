@@ -1,4 +1,4 @@
-"""Owns WatermarkSession: the last watermark that one consumer received, and the next one.
+"""Owns WatermarkSession: the last watermark that a consumer received, and the next watermark.
 
     turn         returns messages, or reports a new watermark, whichever is next
     moved        makes the next watermark durable, and only then notifies the listener

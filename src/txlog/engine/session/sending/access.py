@@ -38,7 +38,7 @@ TAKE_PAUSE_SECONDS: Final = 0.002
 
 
 def topic_in_use(store: Store, name: TopicName) -> Topic:
-    """The topic; a missing one is created if the store's settings allow that, else TopicNotFound.
+    """The topic; a missing topic is created if the store's settings allow that, else TopicNotFound.
 
     Producers call this, and consumers that create their subscription or keep it in memory. Readers
     and administration do not. The store and not the program has the setting, because a misspelt

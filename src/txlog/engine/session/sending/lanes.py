@@ -1,8 +1,8 @@
 """Owns Lanes: the state of a producer for its messages that wait in transactions.
 
-    note    the transactions in which they may wait, if a later producer would fence this one
+    note    records a transaction in which messages wait, if a later producer would fence this one
     plain   the lane of a message without columns, for a topic that checks no values
-    get     the lanes of all others, by schema version and kind
+    get     the lane of any other message, by schema version and kind
 
 It also decides which message may wait without being routed first (`plain_size`).
 """
@@ -38,7 +38,7 @@ class Lanes(Generic[S]):
     __slots__ = ("__weakref__", "_is_fenced", "_lanes", "_txns", "newest", "plain", "plain_for")
 
     def __init__(self, *, is_fenced: bool) -> None:
-        """is_fenced: the next producer of the name, or holder of the topic, fences this one."""
+        """is_fenced: the next producer with its name, or holder of its topic, fences it."""
         self._is_fenced = is_fenced
         self._lanes: dict[tuple[int | None, int], Lane] = {}
         self.plain: Any = None
@@ -51,7 +51,7 @@ class Lanes(Generic[S]):
         return self._lanes.get(kind)
 
     def add(self, kind: tuple[int | None, int], lane: Lane, plain_for: S | None) -> Lane:
-        """Add a lane, unless another thread has; returns the one that counts."""
+        """Add a lane, unless another thread has; returns the lane in use."""
         lane = self._lanes.setdefault(kind, lane)
         if plain_for is not None:
             self.plain, self.plain_for = lane, plain_for
@@ -87,7 +87,7 @@ def follow(store: Store, name: Name, lanes: Lanes[Any]) -> None:
 
 
 def write_older(store: Store, name: Name) -> None:
-    """Write what waits of the producer that the next one of its name fences."""
+    """Write the waiting messages of a producer that the next producer of its name fences."""
     names = _newest.get(store)
     older = None if names is None else names.get(name)
     if older is not None:

@@ -215,7 +215,7 @@ def address(
     producer: NamedProducer | None,
     sequence: int | None,
 ) -> LargeTarget:
-    """The target of a large message: the named partition, else the one of its key or turn.
+    """The target of a large message: the named partition, else the partition of its key or turn.
 
     raises: InvalidArgument (no such partition, a sequence above 63 bits), InvalidMessage (a
             negative sequence)

@@ -161,7 +161,7 @@ class SendReceipt(NamedTuple):
 
 
 class BufferedReceipt(SendReceipt):
-    """The receipt of a message that waits in a transaction: its first reader writes what waits.
+    """The receipt of a message that waits in a transaction: its first reader writes the messages.
 
     The tuple itself is empty; each way to read it asks the run. Printing it writes nothing.
     """
@@ -177,7 +177,7 @@ class BufferedReceipt(SendReceipt):
         return receipt
 
     def filled(self) -> SendReceipt:
-        """The receipt, after writing what waits; raises the error that refused the message."""
+        """Write the waiting messages, and return the receipt, or raise the error of the message."""
         at = self._at
         if at is not None:
             self._place = cast(SendReceipt, at[0].receipt(at[1]))

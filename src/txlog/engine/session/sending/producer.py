@@ -592,9 +592,9 @@ class ProducerSession:
         times:  event_time, deliver_at, deliver_after
         raises: the refusals that need no store; InvalidTxnStatus (it has ended)
         """
-        own = self._lanes
+        lanes = self._lanes
         if (
-            own.plain_for is self._shape
+            lanes.plain_for is self._shape
             and type(value) is bytes
             and (ordering_key is properties is sequence_id is partition is None)  # type: ignore[comparison-overlap]
             and times is NO_TIMES
@@ -606,10 +606,10 @@ class ProducerSession:
                     self.check_open()
                 self.store.need_writable()
                 item = (None, value, key, None, None, None, None, None, None)
-                if txn is not own.newest:
-                    own.note(txn)
+                if txn is not lanes.newest:
+                    lanes.note(txn)
                 receipt = new_receipt(BufferedReceipt)
-                receipt._at = (txn.buffer or txn).put(own.plain, item, size, None)
+                receipt._at = (txn.buffer or txn).put(lanes.plain, item, size, None)
                 return receipt
         version, is_checked = self._shape.version, False
         content: Any = value
@@ -879,7 +879,7 @@ class ProducerSession:
     def _encoded_by(
         self, shape: Shape, schema: SchemaVersion, value: Record
     ) -> tuple[bytes, int | None]:
-        """A record as bytes. From the first one in Avro on, the session stays with its version."""
+        """Encode a record. From the first Avro record on, the session keeps the schema version."""
         content = values.encode_one(schema_in(schema), value)
         if schema.kind != "avro" or shape.version is not None:
             return content, shape.version

@@ -23,8 +23,8 @@ class Router:
     """How one producer chooses the partition of a message that names none.
 
     A function of the application decides first, in the thread that sends, before the message is
-    queued or any lock is taken. Without one the key decides. Messages without a key go round, or
-    all to one partition.
+    queued or any lock is taken. Without a named partition the key decides. Messages without a key
+    go round, or all to one partition.
     Source: Pulsar's MessageRouter and MessageRoutingMode.
     """
 

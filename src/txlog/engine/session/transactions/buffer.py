@@ -47,7 +47,7 @@ _ALL_ALIKE: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
 
 
 class Owner(Protocol):
-    """What a run needs of its transaction; see `Transaction`."""
+    """The part of `Transaction` that a run uses."""
 
     _status: str
 
@@ -278,7 +278,7 @@ class Run(Call):
         return self.done or bool(self.parts and self.parts[row].done)
 
     def receipt(self, row: int) -> object:
-        """The receipt of a message, after writing what waits; raises the error that refused it."""
+        """Write the waiting messages; return a message's receipt, or raise its error."""
         self.txn._await(self)
         run, at = (self.parts[row], 0) if self.parts else (self, row)
         error = run.error

@@ -6,8 +6,8 @@
 
 1. Commits take effect in the order of the calls. The queue of the store keeps that order, except
    when a call must be repeated after a sweep: then a commit waits until its predecessor is decided.
-2. Each transaction has a frame of its own, and is refused alone. All frames that one leader finds
-   queued share a lock and a flush.
+2. Each transaction has a frame of its own, and is refused alone. All frames that a leader finds in
+   the queue share a lock and a flush.
 3. When the store fails and the outcome of a commit is unknown, the commits after it are unknown,
    too, if their frames may be written. The others get TryAgain: they are not tried, since they came
    after one that may be lost, and their transactions are open again.
@@ -15,9 +15,9 @@
    the interpreter end only when every commit has its outcome.
 5. A forked child inherits neither the thread nor a lock that it could release, so each of its calls
    raises AlreadyClosed (R27).
-6. An interrupt may end a call between any two steps, and leave a lock of Python code, such as that
-   of a Condition, taken for ever. So `with` takes plain locks only, callers wait at gates, and the
-   thread waits for no lock of a future. Whoever finds the thread dead starts another one.
+6. An interrupt may end a call between any two steps, and leave a lock of Python code, such as the
+   lock of a Condition, taken for ever. So `with` takes plain locks only, callers wait at gates, and
+   the thread waits for no lock of a future. A caller that finds the thread dead starts a new one.
 
 Pipeline bounds the transactions of a loop whose commits are in flight.
 """
@@ -153,10 +153,10 @@ class CommitFuture(Future["EndAnswer"]):
         self._queue.check_may_wait()
         limit = None if timeout is None else monotonic() + timeout
         while not self.is_over:
-            left = LOOK_AGAIN_S if limit is None else min(LOOK_AGAIN_S, limit - monotonic())
-            if left <= 0:
+            seconds = LOOK_AGAIN_S if limit is None else min(LOOK_AGAIN_S, limit - monotonic())
+            if seconds <= 0:
                 raise TimeoutError
-            if self._gate.acquire(True, left):
+            if self._gate.acquire(True, seconds):
                 self._gate.release()
             else:
                 self._queue.look_after()
@@ -392,8 +392,8 @@ class Pipeline(Generic[T]):
 
     Each commits at the end of its block without waiting, in the order of the blocks. A new one
     waits while `max_in_flight` commits have no outcome. The error of a commit is raised by the next
-    `transaction`, by `wait`, or at the end of the pipeline; the transactions after it are not
-    affected, except as `commit_async` says.
+    `transaction`, by `wait`, or at the end of the pipeline; later transactions are not affected,
+    except as in `commit_async`.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:

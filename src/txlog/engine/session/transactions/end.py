@@ -56,7 +56,7 @@ def resolve(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
 
 
 def prepared(view: View, database: str | None = None) -> dict[TxnId, Txn]:
-    """The prepared transactions, oldest first; database: only those of this one."""
+    """The prepared transactions, oldest first; database: only those that it decides."""
     view.load_coordinators()
     records = {
         TxnId(number, sequence): txn

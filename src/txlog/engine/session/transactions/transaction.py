@@ -87,7 +87,7 @@ class Later(Generic[T]):
 
 
 class Commits:
-    """The commits in flight of one client; the first one makes the queue."""
+    """The commits in flight of one client; the first commit makes the queue."""
 
     __slots__ = ("_store", "queue")
 
@@ -97,7 +97,7 @@ class Commits:
 
     def make(self) -> CommitQueue:
         """The queue."""
-        with _MAKING:  # two threads get the same one
+        with _MAKING:  # two threads get the same queue
             if self.queue is None:
                 self.queue = commits.CommitQueue(self._store)
             return self.queue
@@ -299,17 +299,17 @@ class Transaction:
     def commit_async(self, after: CommitFuture | None = None) -> CommitFuture:
         """Commit without waiting; the future has the answer of `commit`, or its error.
 
-        The commit is durable once the future is done. Commits take effect in the order of these
-        calls. One that is refused affects no other. If the outcome of one is unknown, those after
-        it fail as well: with OutcomeUnknown, or with TryAgain if they were not tried; then the
-        transaction is open again.
+        The commit is durable once the future is done. Commits take effect in the order of the
+        calls. A refused commit affects no other. If the outcome of a commit is unknown, later
+        commits fail as well: with OutcomeUnknown, or with TryAgain if they were not tried; then
+        their transactions are open again.
 
         From now on the transaction takes no operation. The thread of the client that commits
         belongs to no caller; `close` and the end of the interpreter wait for it. If the process
         dies, a commit without an answer is done or not, as a whole.
 
-        after:  a commit of this client on which this one depends: if that one fails, this one fails
-                with TryAgain, and its transaction is open again
+        after:  a commit of this client that must succeed first: if it fails, this call fails with
+                TryAgain, and the transaction is open again
         raises: InvalidTxnStatus; InvalidArgument (after); AlreadyClosed, ReadOnlyStore,
                 NoResources: nothing was done
 
@@ -401,7 +401,7 @@ class Transaction:
         failure: BaseException | None = None
         try:
             return self._end(commit)
-        except BaseException as error:  # the commits that depend on this one fail, too
+        except BaseException as error:  # commits that depend on it fail, too
             failure = error
             raise
         finally:
@@ -410,7 +410,7 @@ class Transaction:
                 self._status = "OPEN"
             self._flying = None
             commit.is_over = True
-            # the next commit refers to this one: it must not keep its messages, nor the one before
+            # the next commit refers to `commit`: it must not keep messages, or its predecessor
             commit.ended, commit.calls, commit.group = None, [], None
 
     def _end(self, commit: _Commit) -> EndAnswer:
@@ -593,7 +593,7 @@ class Transaction:
             raise self._has_ended()
 
     def has_room(self, size: int) -> bool:
-        """True if a message of this size can wait; False: its send writes what waits."""
+        """True if a message of this size can wait; False: its send writes the waiting messages."""
         if self.is_write_through:
             return False
         return self.buffer is None or self.buffer.has_room(size)
@@ -607,7 +607,7 @@ class Transaction:
         return InvalidTxnStatus(f"transaction {self._id_if_any()} {how}", hint="begin another")
 
     def _await(self, call: Call) -> None:
-        """Write what waits, unless this call is written."""
+        """Write the waiting calls, unless `call` is written."""
         if not call.done:
             self._write_queued()
 
@@ -794,7 +794,7 @@ class Transaction:
         while calls:
             submitted = self._submit(calls, group)
             group = None
-            again: list[Call] = []
+            repeated: list[Call] = []
             ended: list[Call] = []
             is_written = any(
                 call.error is None or isinstance(call.error, TransactionConflict | OutcomeUnknown)
@@ -805,11 +805,11 @@ class Transaction:
                 if call.error is not None:
                     self._note_refused(call)
                 elif call.answer is None:
-                    again.append(call)
+                    repeated.append(call)
                     continue
                 ended.append(call)
             self._settle(ended)
-            calls = again
+            calls = repeated
             for call in calls:
                 call.renew()
 

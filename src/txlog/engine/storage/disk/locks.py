@@ -71,7 +71,7 @@ class LockSite(Protocol):
         """Return pid and command line of the process that holds the file's lock."""
 
 
-NAP_S = 50e-6  # the first; no shorter one is kept to by Linux
+NAP_S = 50e-6  # the first; Linux sleeps at least this long
 NAP_MAX_S, NAP_LONG_S = 1e-3, 20e-3
 NAP_SHARE = 50  # after a long wait a nap is this part of it
 # A caller that has waited this many usual waits, and at least so long, naps like this until twice

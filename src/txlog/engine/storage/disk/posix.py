@@ -921,7 +921,7 @@ def usage(root: str) -> Iterator[tuple[str, bool, int]]:
     """(path below the root, whether it is a directory, bytes) of everything in a directory.
 
     The root comes first, as "". As `du -b` counts: apparent sizes, directories too, and a file with
-    several names once. What vanishes meanwhile is left out.
+    several names once. Files that vanish meanwhile are left out.
     """
     yield "", True, os.lstat(root).st_size
     seen: set[tuple[int, int]] = set()
@@ -936,18 +936,18 @@ def usage(root: str) -> Iterator[tuple[str, bool, int]]:
             continue
         for entry in entries:
             try:
-                found = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-                if (found.st_dev, found.st_ino) in seen:
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                if (status.st_dev, status.st_ino) in seen:
                     continue
-                seen.add((found.st_dev, found.st_ino))
+                seen.add((status.st_dev, status.st_ino))
             path = f"{directory}/{entry.name}" if directory else entry.name
-            is_directory = stat.S_ISDIR(found.st_mode)
+            is_directory = stat.S_ISDIR(status.st_mode)
             if is_directory:
                 directories.append(path)
-            yield path, is_directory, found.st_size
+            yield path, is_directory, status.st_size
 
 
 def is_there(path: str, name: str) -> bool:

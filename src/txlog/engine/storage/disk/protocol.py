@@ -77,7 +77,7 @@ class File(Protocol):
         """Return the bytes at offset; fewer than length only at the end of the file."""
 
     def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
-        """Write all of data (a buffer, or a list or tuple of them) at offset, or raise.
+        """Write all of data (a buffer, or a list or tuple of buffers) at offset, or raise.
 
         raises: StoreFull (part may be written), DiskFailed
         """

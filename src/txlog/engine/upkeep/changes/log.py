@@ -226,7 +226,7 @@ class _NewFiles:
     def publish(self, changes: Changes) -> Changes:
         """Write the new files that `changes` names, with few flushes; returns `changes`.
 
-        A new file that was merged into another one is never written.
+        A new file that was merged into another file is never written.
         """
         paths = {ref.path for ref in changes.refs}
         self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in paths)
@@ -279,7 +279,7 @@ class _NewFiles:
         kind, subscription, partition = group
         is_shared = (subscription, partition) == _SHARED
         directory = DIRECTORIES[kind] if is_shared else self._own_dir(subscription, partition)
-        # Spark skips names that begin with _, such as those of ledger parts
+        # Spark skips files whose names begin with _, as it skips the parts of a ledger
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
         while path in self._made or self.disk.exists(path):

@@ -10,7 +10,7 @@ and the journal since the cut.
     files         1     │     2                   journal file 1 is closed at the cut; 2 takes over
                         │
     manifest g     ─────┼──── valid ────┐
-    manifest g+1        │               └─ published: from here on g+1 is what opens
+    manifest g+1        │               └─ published: from here on stores open with g+1
                         │
     writers      ═══════╪═════════════════════▶   held up at the cut only
     checkpoint          ├ dumps ─ state ─ parts ─ history ─ manifest ─ unlink ─▶
@@ -24,7 +24,7 @@ The steps:
     ops since; one state file with all the dumps; a *part*, one Arrow file, for every ledger that
     gained rows; the history of transactions and the logs of changes.
  3. The manifest g+1. It names every file of the checkpoint with its size and checksum, and the LSN
-    of the cut. This one link commits the checkpoint.
+    of the cut. The link of this file commits the checkpoint.
  4. Files that only g-1 needed are removed, once the readers' grace period is over.
 
 A published file never changes: a temporary name, fsync, read back, link to a name never used
@@ -38,9 +38,9 @@ before, fsync of the directory. So a file is never half new.
     4  some of the unlinks   files that nothing names                     g+1; they are swept
 
 Two manifests are kept, with the journals that the older one needs. If the newest turns out damaged,
-the one before and the journal lead to the same state; that costs time and loses nothing. It is also
-why no checkpoint is written while a dump that it would name is missing: it would push out the very
-manifest from which the dump can be made again.
+the previous manifest and the journal lead to the same state; that costs time and loses nothing. For
+the same reason no checkpoint is written while a dump that it would name is missing: it would push
+out the very manifest from which the dump can be made again.
 
 Generation numbers are never reused. A checkpoint that died may have left files with its number in
 their names, and a manifest may have been lost; the next one takes the number after the highest

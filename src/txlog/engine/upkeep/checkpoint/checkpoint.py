@@ -160,7 +160,7 @@ def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
 
 
 def leading(previous: Manifest, newest: Manifest) -> set[str]:
-    """The files of a checkpoint from which repair can rebuild those of the next checkpoint.
+    """The files of a checkpoint from which repair can rebuild the next checkpoint.
 
     These are its state, its history, and files whose rows are now in other files. Files of a
     trimmed or deleted ledger are not needed: a frame records that they are dropped (R18). In a
@@ -590,8 +590,8 @@ def _expired(
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
     A file that a reader has pinned stays even on a full disk, because the reader would fail. The
-    files that lead from the previous manifest to this one are spared for one generation. On a full
-    disk only its state is spared, because frames tell where rows are now.
+    files from which repair can rebuild the newest manifest (`leading`) stay for one generation. On
+    a full disk only the previous state stays, because frames name the files with the rows.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms

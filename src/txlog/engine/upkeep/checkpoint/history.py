@@ -92,7 +92,7 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     add = {kind: ops_of_kind.append for kind, ops_of_kind in kinds.items()}
     for item in items:
         op = item[2]
-        if type(op) is TxnEnded:  # its rows are those of the ops that it replaces
+        if type(op) is TxnEnded:  # it has the rows of the ops that it replaces
             for step in op.steps():
                 add[type(step)]((item[0], item[1], step))
         else:
@@ -201,7 +201,7 @@ KINDS = frozenset([*_COLUMNS, TxnEnded])
 def publish(
     view: View, rows: pa.Table, generation: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """Add these rows to the history, and drop what is too old; returns the parts to name."""
+    """Add rows to the history, and drop rows that are too old; returns the parts to name."""
     if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
         return []
     parts = _due(view.manifest.history, rows.num_rows, settings, now_ms)

@@ -126,7 +126,7 @@ def marker_table(view: View, partition: int, ledger: int) -> pa.Array | None:
 def merged(files: Sequence[BucketFile], cutoff: int) -> Iterator[pa.Table]:
     """The ids of one bucket, or of two neighbours (the lower first), in key order; without due ids.
 
-    It yields all keys up to the lower of the two last loaded keys. For equal times, those of the
+    It yields all keys up to the lower of the two last loaded keys. For equal times, ids of the
     lower bucket come first.
     """
     sides = [_live(file, cutoff) for file in files]
@@ -522,7 +522,7 @@ class Builder:
         return bool(ranges) and self.rebuild(*ranges[0])
 
     def rebuild(self, first: Id, last: Id) -> bool:
-        """Rebuild a part of the first unindexed range that overlaps this one."""
+        """Rebuild a part of the first unindexed range that overlaps the range `first` to `last`."""
         store, partition = self._store, self._partition
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         try:

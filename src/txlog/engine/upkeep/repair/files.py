@@ -277,8 +277,9 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
 class SalvagedRows:
     """The rows of a damaged file, with stand-ins for the unreadable ones.
 
-    lost: the replaced entries, as runs; messages: how many of these are messages
-    what: a description of the rows for the user
+    lost:     the replaced entries, as runs
+    messages: how many replaced entries are messages
+    what:     a description of the rows for the user
     """
 
     table: pa.Table
@@ -448,7 +449,7 @@ def _known_messages(
 ) -> None:
     """Fill in the transaction and index of sidecar rows.
 
-    A row without one was dead or the end of a transaction.
+    A row without an owner was dead or the end of a transaction.
     """
     places = {row: at for at, row in enumerate(rows)}
     for live in _in_ledger(view, partition, ref.ledger):
@@ -491,7 +492,7 @@ def _in_ledger(
         for marker in markers
     ]
     for coordinator, by_sequence in state.held.items():
-        owners += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
+        owners += [((0, txn), (coordinator, sequence)) for sequence, txn in by_sequence.items()]
     for owner, pair in owners:
         for where, row, rows, index in owner[1].ranges:
             if where == ledger:
@@ -509,9 +510,11 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 @dataclass(frozen=True, slots=True)
 class LostFrames:
-    """The frames after the damage: their LSNs, and the messages of those that can still be read.
+    """The frames after the damage.
 
-    unread: frames with unknown contents
+    first, last: the range of their LSNs
+    messages:    how many are in frames that can still be read
+    unread:      frames with unknown contents
     """
 
     first: int
@@ -562,7 +565,7 @@ def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
 
 
 def lost_frames(disk: Disk, salt: bytes, chain: JournalChain) -> LostFrames:
-    """What is lost after the last valid frame: searches all files for genuine frames to count."""
+    """Search all files for frames after the last valid one, and count the lost messages."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
     for name in list_journals(disk):

@@ -442,7 +442,7 @@ def _locked(
 def perform(disk: Disk, clock: Clock, plan: RepairPlan, timeout_ms: int) -> list[RepairStep] | None:
     """Do the steps of the first group of a plan that has any.
 
-    returns: the steps done, empty if none is possible; None: the plan is out of date, because a
+    returns: the steps done, empty if no step is possible; None: the plan is out of date, because a
              checkpoint was written since
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption: earlier steps stay done
     """

@@ -368,7 +368,7 @@ def _data_rows(table: pa.Table) -> int:
 
 
 def _places(state: Buffer, ledgers: set[int]) -> Iterator[_TxnRows]:
-    """The live rows of these ledgers in the order of the new one."""
+    """The live rows of the old ledgers, in their order in the new ledger."""
     for number in sorted(state.markers):
         for marker in state.markers[number]:
             txn = (marker.coordinator, marker.sequence)

@@ -10,8 +10,8 @@ the two newest manifests nor a later frame names will never be named. Exceptions
                      the same check decides
     a pinned file    stays while its reader's process lives
 
-The sweep also removes the lock file of a detached consumer, whose number is never used again. It
-leaves alone what is not a directory where the store has one; verify reports that.
+The sweep also removes the lock file of a detached consumer, whose number is never used again. A
+file in place of a directory of the store stays; verify reports it.
 
 `write_notes` keeps a `_README` in the directory of each topic, about how to read its files. No code
 needs it and no manifest names it. The first checkpoint after the directory is made writes it once;
@@ -65,7 +65,7 @@ def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
     """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
 
     directories_max: with more partitions than this it searches only the fixed directories; None:
-                     every directory, including those of deleted topics
+                     every directory, also of deleted topics
     """
     return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
 
@@ -244,7 +244,7 @@ def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> li
 
 
 def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
-    """Every directory with files of partitions, including those of deleted topics."""
+    """Every directory with files of partitions, also of deleted topics."""
     for path in below_topics(disk, 4, strays):
         if path.endswith(f"/{NOTE}"):
             continue
@@ -260,7 +260,7 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
 
 
 def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> Iterator[str]:
-    """The directories of cursors of a partition, including those of deleted subscriptions."""
+    """The directories of cursors of a partition, also of deleted subscriptions."""
     directory = f"{partition}/{CURSORS_DIR}"
     for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
         if names_in(disk, path) is not None:
@@ -312,7 +312,7 @@ Do not change, move or remove anything here, except this file.
 
 
 def write_notes(store: Store, *, topics_max: int | None = None) -> None:
-    """Write the missing notes, and remove those of deleted topics.
+    """Write the missing notes, and remove the notes of deleted topics.
 
     The caller holds the maintenance lock.
 

@@ -26,13 +26,13 @@ trimming the log does not affect it. The caller holds the maintenance lock.
 
 A row keeps the columns of its message and its id. `marker_ledger`, `marker_entry` and `txn_index`
 have the id, as in a clean file of a sidecar; for a plain message the first two are its own place.
-The order is that of a reader: messages of a transaction at their marker, delayed messages where
+Rows are in the order of a reader: messages of a transaction at their marker, delayed messages where
 they are stored, and none of aborted transactions. Messages without a key are not in the result, as
 in Pulsar (without retain-null-key). Large messages are ordinary rows.
 
-A key may be in two partitions, after partitions were added or by a producer's choice. Each of them
-keeps its newest message of the key. A null stays as a row while another partition has a value of
-its key. Otherwise a view of the whole topic would show that older value again.
+A key may be in two partitions, after partitions were added or by a producer's choice. Each
+partition keeps its newest message of the key. A null stays as a row while another partition has a
+value of its key. Otherwise a view of the whole topic would show that older value again.
 
 `NewestKeys` finds the newest message of each key, for any number of keys, in little memory. A
 message is identified by its number in a scan; every scan gives the same numbers. It keeps each key
@@ -333,7 +333,7 @@ class NumberSet:
         return self._and(bits)
 
     def has(self, numbers: pa.Array) -> pa.Array:
-        """For each of these numbers, whether the set has it."""
+        """For each number, whether the set has it."""
         return pc.is_in(numbers, self._and(dict(_halves(numbers))))
 
     def _and(self, others: dict[int, BitMap]) -> pa.Array:
@@ -363,7 +363,7 @@ def _halves(numbers: pa.Array) -> Iterator[tuple[int, BitMap]]:
 # --- compaction -----------------------------------------------------------------------------------
 
 
-# Decoded bytes of open files: plain messages and those of transactions alternate between the row
+# Decoded bytes of open files: plain messages and messages of transactions come in turns, from row
 # groups of two files.
 KEPT_DECODED_BYTES = 32 << 20
 
@@ -372,7 +372,7 @@ KEPT_DECODED_BYTES = 32 << 20
 class TopicCompactReport:
     """The counts of a compaction of a topic, or of a dry run.
 
-    lsn:          the LSN as of which all partitions are compacted
+    lsn:          the LSN up to which all partitions are compacted
     partitions:   how many partitions have new messages
     messages:     how many the scan read, including old compacted rows
     keys_kept:    rows in the result; keys_deleted: by a null; without_key: messages without a key
@@ -457,7 +457,7 @@ def compacted_bytes(view: View, partitions: list[int]) -> int:
 
 
 class _TopicCompaction:
-    """One compaction: the newest messages of each partition, and the files made of them.
+    """A compaction: it finds the newest messages of each partition, and writes the files.
 
     changed: the partitions with messages after their horizon, by store-wide number
     """
@@ -642,7 +642,7 @@ class _TopicCompaction:
         *,
         dry_run: bool,
     ) -> FileRef:
-        """Write a file of the first piece and more of them, up to its size limit.
+        """Write a file with the first piece, and with more pieces up to its size limit.
 
         rows_left: at most so many rows are left, each with its own key
         """

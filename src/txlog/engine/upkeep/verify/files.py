@@ -8,7 +8,7 @@ chunks of large messages. It also checks files that no reader uses:
     left     manifests before the two that are kept, locks of detached consumers
     staged   files of jobs that never ended
 
-These are warnings: the next upkeep removes most of them, and a user should move foreign files away.
+These are warnings: the next upkeep removes most such files, and a user should move foreign files.
 
 The logs of changes are also compared with the state. The newest row of a key, a cursor, or a thing
 of the catalog is its state at the cut of the checkpoint, as its dump has it: an extra, missing or

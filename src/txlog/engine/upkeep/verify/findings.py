@@ -4,7 +4,7 @@ An *error* is a loss or a contradiction: acknowledged data cannot be read, or tw
 disagree. A *warning* is something that the next writer or upkeep repairs by itself, or damage to
 unused bytes.
 
-Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
+An error has the code of its class (`TXL-601`), a warning has a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `staged`, `foreign`, `irregular`, `quarantine`, `quarantined`, `offline`,
 `void`, `pin`, `reserve`, `lock`, `loss`, `reserved` (a topic whose name would be refused today),
 `predecessor` (only the previous checkpoint needs it).

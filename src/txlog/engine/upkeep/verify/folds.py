@@ -50,7 +50,7 @@ _WATERMARKS: Final = pa.array([W_SET, W_IDLE, W_SNAPSHOT], pa.int8())
 
 
 def check_partition_rows(view: View, number: int, findings: Findings) -> None:
-    """Check that entries have no gap, and that messages and markers are those of the fold."""
+    """Check that entries have no gap, and that messages and markers agree with the fold."""
     state = view.topic(number)
     last = 0
     for end in state.ledgers:

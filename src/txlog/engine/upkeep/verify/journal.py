@@ -203,7 +203,7 @@ def _check_file(
     *,
     decode: bool,
 ) -> FrameWalk:
-    """Check one file up to the LSN where a newer one continues, and the bytes after that."""
+    """Check a file up to the LSN where a newer file continues, and the bytes after that."""
     findings.read(file.size)
     name = file.name
     follows = previous is not None and previous.last_lsn == name.first_lsn - 1

@@ -298,7 +298,7 @@ def verify(
 ) -> StoreEvidence | None:
     """Check the store, and add the problems to findings.
 
-    topics:  only the files and components of these topics, and the shared ones
+    topics:  only their files and components, and the shared ones
     returns: the parts that it could read, for a repair; None: the identity cannot be read
     raises:  TopicNotFound
     """
@@ -692,7 +692,7 @@ class _NamedPaths:
         return path in self.named and path not in self._let_go
 
     def _ask(self, manifests: Sequence[Manifest]) -> None:
-        """Note what manifests name, and files of the previous one that may be removed already.
+        """Note the named files, and files of the previous manifest that may be removed by now.
 
         No repair needs these: frames lead to the new files of their rows, or record that the rows
         are dropped.

@@ -146,7 +146,7 @@ class Table:
 
 @contextmanager
 def _telling(path: Path) -> Iterator[None]:
-    """Convert a failure of the catalog's file to an error of ours."""
+    """Convert a failure of the catalog's file to a TxlogError."""
     try:
         yield
     except OperationalError as error:

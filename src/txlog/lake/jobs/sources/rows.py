@@ -262,8 +262,8 @@ def _columns(session: Session, source: Files) -> str:
         for name, member in members.items():
             if member is not None:
                 path = _text(f'$."{member}"')
-                found = f"json_extract_string(line, {path})"
-                out.append(f"{_shaped(name, found, pa.string())} AS {name}")
+                value = f"json_extract_string(line, {path})"
+                out.append(f"{_shaped(name, value, pa.string())} AS {name}")
         return ", ".join(out)
     schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
     column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}

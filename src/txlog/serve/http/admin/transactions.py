@@ -108,7 +108,7 @@ def _renamed(client: Client, txn: TxnId) -> dict[str, object]:
 
 
 def _place(client: Client, partition: str) -> str:
-    """A partition of ours, such as `orders/0`, as Pulsar names it."""
+    """Pulsar's name of a txlog partition, such as `orders/0`."""
     topic = TopicName.parse(partition, allow_partition=True)
     with suppress(TopicNotFound):
         if client.describe_topic(topic.full)["partitions"] == 1:
@@ -193,7 +193,7 @@ def _camel(name: str) -> str:
 @endpoint("GET", f"{V2}/transaction-keys", LOOK)
 @endpoint("GET", f"{V3}/transaction-keys", LOOK)
 def transaction_keys(client: Client, deleted: bool = False, owner: str | None = None) -> object:
-    """The transaction keys; deleted: also deleted keys, of which only the epoch is left."""
+    """The transaction keys; deleted: also deleted keys, which have only an epoch."""
     return client.admin.transaction_keys(deleted, owner)
 
 

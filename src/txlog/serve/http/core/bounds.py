@@ -178,7 +178,7 @@ class LimitedHttp(WriteTimeout, H11Protocol):
 class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
     """A WebSocket whose messages count in the share of its connection while they arrive.
 
-    A message counts until the application asks for the next one.
+    A message counts until the application asks for the next message.
     """
 
     incoming: Reservation

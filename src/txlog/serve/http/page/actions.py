@@ -84,9 +84,9 @@ def _retry(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> s
     name = topic_in(fields).short
     if not is_of_dead_letters(client, name):
         raise InvalidArgument(f"{name} is no dead-letter topic")
-    handle, named = client.topic(name), _ids(fields)
-    letters = handle.dead_letters(None if named else IDS_MAX)
-    chosen = [row for row in letters if not named or row["message_id"] in named]
+    handle, ids = client.topic(name), _ids(fields)
+    letters = handle.dead_letters(None if ids else IDS_MAX)
+    chosen = [row for row in letters if not ids or row["message_id"] in ids]
     for origin in {row["origin_topic"] for row in chosen if row["origin_topic"]}:
         if right is not None and not right.may(PRODUCE, TopicName.parse(origin)):
             raise NotAllowed(

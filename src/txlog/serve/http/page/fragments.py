@@ -150,16 +150,16 @@ class Fragments:
         now_ms = self._serving.now_ms()
         times = [where.get(field, "").strip().removeprefix("@") for field in ("from", "to")]
         since_ms, until_ms = (parse_time(text, now_ms) if text else None for text in times)
-        wanted = Wanted(where.get("key") or None, where.get("text", ""), since_ms, until_ms)
+        criteria = Wanted(where.get("key") or None, where.get("text", ""), since_ms, until_ms)
         before = where.get("before", "")
         places = positions_in(before) if before else None
 
         def act(client: Store) -> str:
             try:
-                found = search(client, name, wanted, BUDGET, places)
+                answer = search(client, name, criteria, BUDGET, places)
             except InvalidArgument as error:
                 return views.search_failed(name, where, error)
-            return views.search_result(name, where, found, positions_text(found.places), BUDGET)
+            return views.search_result(name, where, answer, positions_text(answer.places), BUDGET)
 
         return act
 

@@ -1,7 +1,7 @@
 """Owns LivePage and the routes of the live page: the document, the stream, the query, the views.
 
 LivePage reads the store only while the page has viewers, and one reading serves them all. Readings
-are at least a second apart, and further if one takes long. If nothing happens in the store,
+are at least a second apart, and further if a reading takes long. If nothing happens in the store,
 LivePage reads it again after QUIET_MS, because ages grow.
 """
 
