@@ -491,7 +491,7 @@ def test_inspect_answers_with_the_fields_of_its_table(run: Run) -> None:
     }.items():  # fmt: skip
         answer = json.loads(run("inspect", *filter(None, [word]), "--json")[1])
         source_of_fields, _, own_fields = row_of_kind[kind].rpartition(";")
-        names = [] if "those of" in own_fields else words(own_fields)
+        names = [] if "the fields of" in own_fields else words(own_fields)
         for path in words(source_of_fields or own_fields):
             if path in catalogue.COMMANDS:
                 names = [field.name for field in shape(path).fields] + names
