@@ -21,6 +21,7 @@ from txlog.engine.plan.lookup import (
     check_coordinator,
     check_open,
     check_partition,
+    check_same,
     is_overdue,
     left_ms,
     live_topic,

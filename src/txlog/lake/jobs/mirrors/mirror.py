@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
+from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
 from txlog.engine.door.relation import FileSource, RelationContent, bounded, content, scans_of
 from txlog.engine.door.topics import schema_in
@@ -76,10 +77,13 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     ):
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
-        with _telling(path), closing(make(root, Label(client.uuid, name))) as target:
-            since = target.lsn()
-            content_found = client.store.ask(lambda view: content(view, name))
-            lsn = content_found.relation.lsn
+        # Topic and content come from one view: another topic may have the name a moment later.
+        record_of_topic, content_found = client.store.ask(
+            lambda view: (find_topic(view, name), content(view, name))
+        )
+        label = Label(client, name, record_of_topic)
+        with _telling(path), closing(make(root, label)) as target:
+            since, lsn = target.lsn(), content_found.relation.lsn
             if since > lsn:
                 raise NotAllowed(
                     f"{root} has messages up to LSN {since}, the store only up to {lsn}",
