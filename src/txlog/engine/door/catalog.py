@@ -24,6 +24,7 @@ from txlog.engine.plan.lookup import (
     check_same,
     is_overdue,
     left_ms,
+    live_subscription,
     live_topic,
     subscription,
     topic,
