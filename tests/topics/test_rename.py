@@ -451,6 +451,8 @@ def test_dead_letters_go_back_to_the_topic_that_gave_them_up(bench: Bench) -> No
     assert {row["topic"]: row["origin_list"] for row in client.dead_letters()} == {
         "orders-s-DLQ": ["orders/s"], "sales-s-DLQ": ["sales/s"],
     }  # fmt: skip
+    letters = client.topic("sales-s-DLQ").dead_letters()
+    assert [row["origin_topic"] for row in letters] == ["sales", "sales"]
     with client.consumer("orders", "s") as in_the_way:
         for topic, moved in (("sales-s-DLQ", 2), ("orders-s-DLQ", 1)):
             result = client.topic(topic).retry_dead_letters(all=True)
