@@ -78,19 +78,12 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
         # Topic and content come from one view: another topic may have the name a moment later.
-        record_of_topic, content_found = client.store.ask(
+        topic_record, content_found = client.store.ask(
             lambda view: (find_topic(view, name), content(view, name))
         )
-        label = Label(client, name, record_of_topic)
-        with _telling(path), closing(make(root, label)) as target:
+        with _telling(path), closing(make(root, Label(client, name, topic_record))) as target:
             since, lsn = target.lsn(), content_found.relation.lsn
-            if since > lsn:
-                raise NotAllowed(
-                    f"{root} has messages up to LSN {since}, the store only up to {lsn}",
-                    hint="the store was restored from a copy: export to another directory",
-                    path=str(root),
-                    lsn=lsn,
-                )
+            _check_not_ahead(root, since, lsn)
             content_found, columns, record = _typed(content_found, target.record(), form)
             folder = target.folder(columns, record)
             remove_files(str(path_left) for path_left in _left(folder, since))
@@ -117,6 +110,17 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "undecided": 0,
         "file_bytes": file_bytes,
     }
+
+
+def _check_not_ahead(root: Path, since: int, lsn: int) -> None:
+    """Raise NotAllowed for a table with messages that the store does not have."""
+    if since > lsn:
+        raise NotAllowed(
+            f"{root} has messages up to LSN {since}, the store only up to {lsn}",
+            hint="the store was restored from a copy: export to another directory",
+            path=str(root),
+            lsn=lsn,
+        )
 
 
 def rows_after(
