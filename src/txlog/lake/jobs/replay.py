@@ -21,7 +21,6 @@ from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.base.text.previews import preview
 from txlog.client.client import Client
-from txlog.client.sending.bulk import Bulk
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.facts import PROPERTY_MAP
@@ -65,21 +64,10 @@ def replay(
         raise InvalidArgument("a topic cannot be replayed into itself")
     text, range_ = range_of_text
     batch = _batch_name(client, source, text, function and function[0])
-    if source.partition is not None and not client.has_batch(target.full, key, batch):
-        # versions before named the partitions of a topic like the topic
-        earlier = _batch_name(client, source.topic, text, function and function[0])
-        if client.has_batch(target.full, key, earlier) and (
-            dry_run or _is_all_of(client, source, client.bulk(dest, key=key, batch=earlier))
-        ):
-            batch = earlier
-    answer: Replay = {
-        "topic": source.short,
-        "dest": target.short,
-        "read": None,
-        "written": None,
-        "txn": None,
-        "already": False,
-    }
+    earlier = _batch_name(client, source.topic, text, function and function[0])
+    if _is_of_earlier(client, source, dest, key, (earlier, batch), dry_run=dry_run):
+        batch = earlier
+    answer = _unanswered(source, target)
     if client.has_batch(target.full, key, batch):
         answer["already"] = True
         stored = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
@@ -109,21 +97,43 @@ def replay(
     return answer
 
 
+def _unanswered(source: TopicName, target: TopicName) -> Replay:
+    return {
+        "topic": source.short,
+        "dest": target.short,
+        "read": None,
+        "written": None,
+        "txn": None,
+        "already": False,
+    }
+
+
 def _batch_name(client: Client, source: TopicName, text: str, function: str | None) -> str:
     lasting = client.store.read(lambda view: lasting_name(view, source))
     part = "" if source.partition is None else f"/{source.partition}"
     return f"replay {lasting}{part} {text}" + (f" {function}" if function else "")
 
 
-def _is_all_of(client: Client, source: TopicName, bulk: Bulk) -> bool:
-    """Whether no message of a stored batch names a source outside this partition."""
-    stored = bulk.stored
+def _is_of_earlier(
+    client: Client, source: TopicName, dest: str, key: str, names: tuple[str, str], *, dry_run: bool
+) -> bool:
+    """Whether a version that named partitions like their topic stored this partition.
+
+    Then no message of the batch names a source outside the partition.
+    names: of the batch in that version, and in this one
+    """
+    earlier, batch = names
+    if earlier == batch or client.has_batch(dest, key, batch):
+        return False
+    if not client.has_batch(dest, key, earlier):
+        return False
+    stored = None if dry_run else client.bulk(dest, key=key, batch=earlier).stored
     if stored is None or stored["txn"] is None:
         return True
     of_batch = Range(kind="txn", txn=stored["txn"])
     ledgers = {
         int(origin[1])
-        for table in client.read(bulk.plan.topic, range=of_batch, columns=["properties"])
+        for table in client.read(dest, range=of_batch, columns=["properties"])
         for properties in table.column("properties").to_pylist()
         if (origin := _ORIGIN.search(dict(properties).get(PROPERTY, ""))) is not None
     }
