@@ -51,6 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ("import x.jsonl days", ["--create makes it here", "--infer-schema a typed one"]),
         ("sub create billing orders", ["orders is a topic: txlog sub create billing -t orders"]),
         ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),
+        ("policy delayed set --topic", ["option '--topic' requires an argument"]),
         ("topic list --json -f csv", ["--json and -f csv exclude each other"]),
         ("produce orders x.jsonl", ["line 2: not JSON", "--in lines", "--on-error"]),
         ("import x.jsonl orders", ["line 2: not a JSON object", "--in lines", "--on-error"]),
@@ -103,6 +104,23 @@ def test_produce_says_when_a_message_is_due(
     err = capfd.readouterr().err
     assert "delivered at once" in err
     assert ", due" not in err
+
+
+def test_the_topics_of_the_dead_letters_of_a_topic_are_listed(store: Path, capfd: Capture) -> None:
+    assert main(["topic", "create", "orders-billing-DLQ", "other-billing-DLQ"]) == 0
+    assert main(["sub", "create", "billing", "-t", "orders"]) == 0
+    capfd.readouterr()
+    assert main(["dlq", "list", "orders", "-f", "names"]) == 0
+    assert capfd.readouterr()[0] == "orders-billing-DLQ\n"
+
+
+def test_a_deletion_names_all_that_it_needs(store: Path, capfd: Capture) -> None:
+    """Guards against a second refusal after the advised flag."""
+    assert main(["sub", "create", "billing", "-t", "orders"]) == 0
+    assert main(["topic", "delete", "orders", "--no-input"]) != 0
+    line = capfd.readouterr()[1].rpartition(": ")[2].split()
+    assert line == ["txlog", "topic", "delete", "orders", "--force", "--yes"]
+    assert main(line[1:]) == 0
 
 
 def test_merge_says_when_a_bucket_is_full(store: Path, capfd: Capture) -> None:

@@ -8,10 +8,13 @@ import pytest
 
 from tests.delayed.looking_kit import listed_ids, lose, partition_number, seal
 from tests.delayed.test_looking import bench_of, later
-from tests.engine_kit import START_MS, send
+from tests.disk.faults import FaultyDisk
+from tests.disk.memory import Killed
+from tests.engine_kit import START_MS, Bench, client_on, send
 from txlog import Client, MessageId
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import BucketDeleted
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable, ReadOnlyStore
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -42,6 +45,23 @@ def test_a_merge_leaves_this_many_buckets_in_each_partition(tmp_path: Path, to: 
     assert handle.merge(to) == plan
     assert states(client).count("sealed") == 2 * min(to, 3)
     assert sorted(listed_ids(handle.delayed())) == sorted(sent)
+
+
+def test_gc_leaves_a_bucket_that_an_unflushed_frame_names(tmp_path: Path) -> None:
+    """A process dies between the frame of a bucket and its flush; kills: a lost bucket."""
+    bench = Bench(tmp_path / "store", coordinators=1, durability="sync")
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s", type="shared")
+    three_buckets(bench.client)
+    with client_on(dying := FaultyDisk(PosixDisk(bench.path)), bench.clock) as other:
+        dying.fail_at("datasync", Killed(), "journal/*")
+        with pytest.raises(Killed):
+            other.topic("t").merge(1)
+        bench.client.admin.gc(True, 0)
+    bench.client.create_topic("later")  # makes the frame durable
+    paths = [row["file"] for row in bench.client.topic("t").buckets() if row["file"]]
+    assert len(paths) < 3
+    assert all(map(bench.client.store.disk.exists, paths))
 
 
 def test_a_merge_reports_due_and_separate_buckets(tmp_path: Path) -> None:

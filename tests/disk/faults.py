@@ -34,7 +34,7 @@ class FaultyDisk:
         self._disk = disk
         self._points: list[FaultPoint] = []
 
-    def fail_at(self, call: str, error: Exception, path: str = "*", nth: int = 1) -> FaultPoint:
+    def fail_at(self, call: str, error: BaseException, path: str = "*", nth: int = 1) -> FaultPoint:
         """Raise an error instead of making the call."""
 
         def fail() -> None:

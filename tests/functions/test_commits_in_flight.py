@@ -275,6 +275,40 @@ def test_a_failed_flush_in_the_middle(
     assert values(client) == numbered(48)
 
 
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+@pytest.mark.parametrize("size", [1, 5_000_000])
+def test_a_run_goes_on_after_the_failed_flush_of_a_peer(
+    client: txlog.Client,
+    gated: tuple[txlog.Client, threading.Event],
+    max_in_flight: int,
+    size: int,
+) -> None:
+    """The recovery aborts the transactions of all processes, also those of a healthy run."""
+    peer = gated[0]
+    disk = peer.store.disk
+    assert isinstance(disk, FaultyDisk)
+    fill(client, 48)
+    others = peer.producer("other")
+    failures = iter([b"21"])
+
+    def function(message: Message, context: Context) -> bytes:
+        context.publish("other", b"x" * size)  # a large one is written before the commit
+        if message.value == b"21" and next(failures, None):
+            disk.fail_at("datasync", DiskFailed("no", path="journal"), "journal/*")
+            with pytest.raises(OutcomeUnknown):
+                others.send(b"of the peer")
+        return message.value or b""
+
+    events: list[str] = []
+    hooks = Hooks(tell=lambda event, facts: events.append(event))
+    options = FunctionOptions(txn_size=4, name="f", max_in_flight=max_in_flight)
+    done = functions.run(client, function, "in", "out", "s", options, hooks)
+    assert values(client) == numbered(48)
+    assert values(client, "other").count(b"x" * size) == done.consumed == 48
+    assert (backlog(client), client.transactions()) == (0, [])
+    assert events.count("conflict") == 1
+
+
 def test_held_back_rows_are_restored_after_a_failure(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.source_tree import ROOT
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
+from txlog.base.ids import TopicName
 from txlog.base.ranges import Range, parse_range
 from txlog.base.rows.jobs import BulkLoaded
 from txlog.errors import (
@@ -338,6 +339,43 @@ def test_a_transform_that_fails_names_its_messages(client: Client) -> None:
     client.producer("one").send("hello", key="ana")
     with pytest.raises(CommandFailed, match=r"message 1?\d*:\d+ of one/0, key ana, value hello"):
         replay(client, "one", "copy", ("", Range()), "k", Local(), function=("f", fails))
+
+
+def test_partitions_are_replayed_one_by_one_under_a_key(client: Client) -> None:
+    """Guards against a second partition that is taken for stored."""
+    client.create_topic("a", partitions=3)
+    client.create_topic("out")
+    for index in range(3):
+        client.producer("a").send(b"%d" % index, partition=index)
+
+    def replayed(topic: str) -> bool:
+        whole = ("", Range())
+        return bool(replay(client, topic, "out", whole, "key", Local())["already"])
+
+    assert [replayed(topic) for topic in ("a/0", "a/1", "a/0", "a/1")] == [False, False, True, True]
+    assert [message.value for message in client.reader("out")] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("stored", [[0], [0, 1]])
+def test_a_replay_of_an_earlier_version_is_repeated_under_its_name(
+    client: Client, stored: list[int]
+) -> None:
+    """Such a version named the partitions of a topic like the topic."""
+    client.create_topic("a", partitions=2)
+    client.create_topic("out")
+    ids = [client.producer("a").send(b"%d" % at, partition=at).message_id for at in range(2)]
+    sources = [[("replay_of", f"a:{ids[at]}")] for at in stored]
+    kind = pa.map_(pa.string(), pa.string())
+    rows_ = pa.table({"value": [b"x"] * len(stored), "properties": pa.array(sources, kind)})
+    bulk = client.bulk("out", key="key", batch=f"replay {TopicName.parse('a').full} ")
+    bulk.commit(bulk.stage([rows_]))
+
+    def replayed(topic: str) -> bool:
+        whole = ("", Range())
+        return bool(replay(client, topic, "out", whole, "key", Local())["already"])
+
+    assert replayed("a")
+    assert [replayed(topic) for topic in ("a/0", "a/1", "a/1")] == [stored == [0], False, True]
 
 
 def test_replay_of_a_range_through_a_function(client: Client) -> None:

@@ -288,6 +288,36 @@ def test_directory_grows_by_newly_visible_messages(tmp_path: Path) -> None:
     assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
 
 
+def test_a_directory_goes_on_with_its_topic_and_not_with_another_of_its_name(
+    tmp_path: Path,
+) -> None:
+    """Found by a reader: after rename and create, --resume and --append took the new topic."""
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    export_directory(bench.client, "t", str(out))
+    bench.client.admin.rename_topic("t", "was")
+    bench.client.create_topic("t", partitions=2)
+    send(bench.client, b"of another", partition=0)
+    for options in ({"append": True}, {"resume": True}):
+        with pytest.raises(NotAllowed, match="whose name is was now; t is another") as refused:
+            export_directory(bench.client, "t", str(out), **options)  # type: ignore[arg-type]
+        assert (refused.value.hint or "").startswith("go on with was, or export to another")
+    bench.client.producer("was").send(b"new")
+    assert export_directory(bench.client, "was", str(out), append=True)["messages"] == 1
+    bench.client.admin.delete_topic("was", force=True)
+    with pytest.raises(NotAllowed, match="earlier topic, which was deleted; t is another"):
+        export_directory(bench.client, "t", str(out), append=True)
+
+
+def test_a_directory_of_an_older_version_gets_the_number_of_its_topic(tmp_path: Path) -> None:
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    export_directory(bench.client, "t", str(out))
+    state = json.loads((out / STATE).read_bytes())
+    number = state.pop("number")
+    (out / STATE).write_text(json.dumps(state))
+    assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 0
+    assert json.loads((out / STATE).read_bytes())["number"] == number
+
+
 def test_directory_is_partitioned_by_values(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     out = tmp_path / "out"

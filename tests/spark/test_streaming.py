@@ -511,6 +511,23 @@ def test_topic_that_was_made_again_is_another(client: Client) -> None:
         stream.next()
 
 
+def test_a_stream_of_a_renamed_topic_goes_on_by_its_new_name_only(client: Client) -> None:
+    """Kills: an error which says that a topic was deleted that still exists."""
+    client.producer("orders").send(b"1", partition=0)
+    stream = Stream(client.path)
+    assert values(stream.next()) == {b"1"}
+    client.admin.rename_topic("orders", "was")
+    client.create_topic("orders", partitions=2)
+    client.producer("orders").send(b"of another", partition=0)
+    client.producer("was").send(b"2", partition=0)
+    with pytest.raises(MessageNotFound, match="is not of orders/0: it is of was") as refused:
+        stream.next()
+    assert refused.value.hint == "go on with was, or start with a new checkpoint"
+    renamed = Stream(client.path, "was")
+    renamed.start = stream.start
+    assert values(renamed.next()) == {b"2"}
+
+
 def test_subscription_follows_a_batch_behind(client: Client) -> None:
     """The cursor keeps what is not read yet; kills one that is ahead of the stream."""
     with pytest.raises(SubscriptionNotFound):

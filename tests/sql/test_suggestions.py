@@ -36,7 +36,7 @@ def client(tmp_path: Path, quick_disk: None) -> txlog.Client:
         ("FROM orders JOIN paymnts USING (key)", 'relation "paymnts"', "did you mean payments?"),
         ("FROM mesages", 'no topic or relation "mesages"', "did you mean messages?"),
         ("SELECT valu FROM orders", 'no column "valu"', "did you mean value?"),
-        ("SELECT zz FROM orders", 'no column "zz"', "there are "),
+        ("SELECT zz FROM orders", 'no column "zz"', "write: SELECT (value->>'zz') FROM orders"),
         ("SELECT o.key FROM orders x", 'no table "o" in this FROM', "there are x"),
         ("SELECT cuont(*) FROM orders", 'no function "cuont"', "did you mean count?"),
     ],
@@ -88,7 +88,7 @@ def test_a_text_compared_with_a_number_is_told_how_to_convert(
     with pytest.raises(SqlError) as caught, Query(client, sql.format("value->>'n'")) as query:
         query.rows()
     written = f"(value->>'n')::{kind}"
-    assert caught.value.hint == f"a member of JSON is text: write {written}"
+    assert caught.value.hint == f"a member of JSON is text; write: {sql.format(written)}"
     with Query(client, sql.format(written)) as query:
         assert query.rows().read_all().num_rows == 1
 

@@ -25,6 +25,7 @@ from txlog.errors import (
     InvalidArgument,
     NotAllowed,
     ProducerBusy,
+    SubscriptionNotFound,
     TopicNotFound,
     TxlogError,
 )
@@ -162,6 +163,48 @@ def test_handles_of_other_processes_go_on(bench: Bench) -> None:
     assert values(client, "sales") == [b"before", b"after", b"in txn"]
     assert values(client, "orders") == [b"of another topic"]
     assert is_intact(bench)
+
+
+def test_handles_of_topics_and_subscriptions_go_on(bench: Bench) -> None:
+    """They go by number, as producers do, and never to another topic with the name."""
+    client = bench.client
+    client.create_topic("orders", 2, schema=_record())
+    client.create_subscription("orders", "s", type="shared")
+    with other_process(bench) as other:
+        topic, part = other.topic("orders"), other.topic("orders/1")
+        subscription, table = other.subscription("orders", "s"), other.table_view("orders")
+        watermarks, schemas = topic.watermarks, topic.schemas
+        client.producer("orders").send({"n": 1}, key=b"k", deliver_after=60_000, partition=1)
+        client.admin.rename_topic("orders", "sales")
+        client.create_topic("orders")
+        client.create_subscription("orders", "s")
+        send(client, b"of another topic", topic="orders")
+        assert topic.numbers[1:] == part.numbers != client.topic("orders").numbers
+        assert [row["messages"] for row in part.stats()][-1] == 1
+        assert topic.delayed().num_rows == len(topic.dead_letters()) == 1
+        assert part.promote(all=True)["promoted"] == 1
+        assert topic.retry_dead_letters(all=True)["retried"] == 0
+        assert len(schemas.list()) == 1
+        assert len(watermarks.show()["partition_list"]) == 2
+        assert subscription.describe()["backlog"] == subscription.skip(all=True)["skipped"] == 1
+        assert (table.refresh(), [*table]) == (1, [b"k"])
+        assert client.subscription("orders", "s").describe()["backlog"] == 1
+        client.admin.delete_topic("sales", force=True)
+        for call in (topic.buckets, subscription.describe, watermarks.snapshot, schemas.list):
+            with pytest.raises(TopicNotFound, match="orders was deleted"):
+                call()
+    assert is_intact(bench)
+
+
+def test_a_handle_of_a_deleted_subscription_is_not_that_of_the_next(bench: Bench) -> None:
+    client = bench.client
+    client.create_topic("orders")
+    client.create_subscription("orders", "s")
+    handle = client.subscription("orders", "s")
+    handle.delete()
+    client.create_subscription("orders", "s")
+    with pytest.raises(SubscriptionNotFound, match="s of orders was deleted"):
+        handle.skip(all=True)
 
 
 def test_consumers_of_several_topics_go_on(bench: Bench) -> None:
@@ -408,6 +451,8 @@ def test_dead_letters_go_back_to_the_topic_that_gave_them_up(bench: Bench) -> No
     assert {row["topic"]: row["origin_list"] for row in client.dead_letters()} == {
         "orders-s-DLQ": ["orders/s"], "sales-s-DLQ": ["sales/s"],
     }  # fmt: skip
+    letters = client.topic("sales-s-DLQ").dead_letters()
+    assert [row["origin_topic"] for row in letters] == ["sales", "sales"]
     with client.consumer("orders", "s") as in_the_way:
         for topic, moved in (("sales-s-DLQ", 2), ("orders-s-DLQ", 1)):
             result = client.topic(topic).retry_dead_letters(all=True)

@@ -10,10 +10,14 @@ from urllib.parse import parse_qsl
 import pytest
 
 import txlog
-from tests.engine_kit import relation_of
+from tests.disk.faults import FaultyDisk
+from tests.disk.memory import Killed
+from tests.engine_kit import client_on, relation_of
 from txlog import Client, MessageId
 from txlog.base.ranges import END, Bound
+from txlog.clock import SystemClock
 from txlog.engine.storage import remote as far
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.upkeep.service import run_checkpoint
 from txlog.errors import (
     Corruption,
@@ -261,6 +265,26 @@ def test_a_copy_that_arrives_damaged_is_refused(
     assert there(archive) == []
     assert values(client) == values_before
     assert client.admin.offload("orders", str(archive))["files"] == 5
+
+
+@pytest.mark.parametrize("call", ["offload", "gc"])
+def test_a_copy_that_an_unflushed_frame_names_stays(
+    client: Client, archive: Path, call: str
+) -> None:
+    """Seed 1763: a process dies between the frame of its copy and the flush. Another one did not
+    see the frame, copied again, found the ledger moved already and removed the copy.
+    """
+    values_before = values(client)
+    with client_on(dying := FaultyDisk(PosixDisk(client.path)), SystemClock()) as other:
+        dying.fail_at("datasync", Killed(), "journal/*", nth=2)  # the first records the place
+        with pytest.raises(Killed):
+            other.admin.offload("orders", str(archive))
+        if call == "offload":
+            client.admin.offload("orders", str(archive))
+        else:
+            client.admin.gc(True, 0)
+    client.create_topic("later")  # makes the frame durable
+    assert values(client) == values_before
 
 
 def test_gc_leaves_named_files(client: Client, archive: Path) -> None:

@@ -46,6 +46,7 @@ from txlog.errors import (
     ExpiredTransaction,
     InvalidArgument,
     InvalidMessage,
+    InvalidTxnStatus,
     LimitExceeded,
     NotFound,
     OutcomeUnknown,
@@ -67,6 +68,9 @@ _TAKE_OVER_POLL_S: Final = 0.05
 _UNSENDABLE: Final = (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound)
 # The rows of a commit in flight that fails so are processed again.
 _REPEATED: Final = (*_UNSENDABLE, TransactionTimedOut)
+# Another consumer acknowledged some rows, or the store aborted what was open when it recovered from
+# the failed flush of a peer.
+_ABORTED: Final = (TransactionConflict, InvalidTxnStatus)
 _ID: Final = ("ledger", "entry", "index")
 T = TypeVar("T")
 
@@ -266,18 +270,18 @@ class Work:
             rows, attempts = todo.pop()
             try:
                 handled = self._run(handler, source, rows, attempts + 1, waits=waits)
-            except TransactionConflict as error:
-                self._conflict(error, source)
-                return
-            except _Failed as failed:
+            except (_Failed, *_ABORTED) as error:
                 is_alone = True  # what follows commits after those in flight, if none of them fails
                 if flights := self._failed_flights(0):
                     again = self._after_failure(flights)
                     if again is None:
                         return
                     todo = again
+                elif isinstance(error, _Failed):
+                    todo += self._again(rows, attempts, error.error, handler, source)
                 else:
-                    todo += self._again(rows, attempts, failed.error, handler, source)
+                    self._interrupted(error, source)
+                    return
                 continue
             self.held = handled.held
             if waits:
@@ -322,13 +326,13 @@ class Work:
         error = first.future.exception()
         assert error is not None
         self._abort_all(flights)
-        if isinstance(error, TransactionConflict):
-            self._conflict(error, first.prepared.source)
-            return None
         if isinstance(error, ExpiredTransaction):
             raise self._fenced() from error
         if not isinstance(error, _REPEATED):
-            raise error
+            if not isinstance(error, _ABORTED):
+                raise error
+            self._interrupted(error, first.prepared.source)
+            return None
         self.held, self._is_returned = first.prepared.held, True
         return self._again(first.rows, 0, error, first.handler, first.prepared.source)
 
@@ -373,8 +377,11 @@ class Work:
             raise GivenUp(failure_of(name, failed.error, culprits)) from failed.error
         return []
 
-    def _conflict(self, error: TransactionConflict, source: Source) -> None:
-        """Other consumers acknowledged some of our rows: continue with the remaining ones."""
+    def _interrupted(self, error: TxlogError, source: Source) -> None:
+        """The store aborted a transaction for no fault of the function: receive again.
+
+        raises: the error, if it happens too often in a row
+        """
         self._conflicts += 1
         self._hooks.tell("conflict", {"reason": error.message})
         if self._conflicts > _CONFLICTS_MAX:
@@ -395,7 +402,7 @@ class Work:
         """Process rows, after those held back, in one transaction.
 
         waits: False: the commit is in flight when this returns
-        raises: _Failed, GivenUp, TransactionConflict
+        raises: _Failed, GivenUp, _ABORTED
         """
         with self._hooks.guard():
             txn = self._begin()

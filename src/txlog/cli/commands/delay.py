@@ -389,7 +389,8 @@ def _unsealed(messages: int, settings: Settings) -> str:
     )
     return (
         f"no bucket is full yet: {counted(messages, 'delayed message')}; a bucket is sealed at "
-        f"{settings.mutable_ids_max:,} messages (mutable_ids_max){by_ledgers}"
+        f"{settings.mutable_ids_max:,} messages (mutable_ids_max){by_ledgers}; earlier: "
+        + command_line("config set", "mutable_ids_max", "N")
     )
 
 

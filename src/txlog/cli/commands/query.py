@@ -31,7 +31,7 @@ _SELECT: Final = re.compile(r"(SELECT|FROM|WITH)\b", re.IGNORECASE)
     examples=(
         'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
         "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",
-        'txlog query "FROM orders" --out orders.parquet',
+        'txlog query "SELECT o.key, u.value FROM orders o JOIN users u USING (key)" --out o.csv',
         "txlog query --file report.sql --param day=2026-11-20",
     ),
     more=lambda: fields.relations(),

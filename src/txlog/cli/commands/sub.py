@@ -614,7 +614,7 @@ def list_letters(
 ) -> None:
     """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first.
 
-    An ordinary topic has none: no subscription gives its messages up to it, and none has an origin.
+    An ordinary topic has none; with one, the dead-letter topics of its messages are listed.
     """
     if topic is None:
         if limit is not None:
@@ -629,9 +629,20 @@ def list_letters(
     if short not in {row["topic"] for row in client.dead_letters()} and not any(
         row["origin_topic"] or row["origin_id"] or row["reason"] for row in rows
     ):
+        topics = [row for row in client.dead_letters() if short in _origins(row["origin_list"])]
+        if topics:
+            call.output.print_instead("consuming.DeadLetterTopic")
+            call.output.rows(topics)
+            return
         rows = []
         call.say(f"no subscription has {short} as its dead-letter topic; `txlog dlq list` has all")
     call.output.rows(rows)
+
+
+def _origins(givers: list[str]) -> set[str]:
+    """The topics of TOPIC/SUBSCRIPTION or TOPIC/PARTITION/SUBSCRIPTION."""
+    names = (giver.rpartition("/")[0] for giver in givers)
+    return {TopicName.parse(name, allow_partition=True).topic.short for name in names if name}
 
 
 @command(

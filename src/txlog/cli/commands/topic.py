@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_range, parse_size
+from txlog.base.suggest import command_line
 from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call, confirm, each_target, say_when_it_applies
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command
 from txlog.cli.terminal.tables import counted, size
-from txlog.errors import InvalidArgument, Usage
+from txlog.errors import InvalidArgument, StillInUse, Usage
 
 if TYPE_CHECKING:
     from txlog.base.rows.topics import SchemaRow
@@ -277,7 +278,13 @@ def delete(
     client = call.client(write=True)
 
     def one(name: str) -> None:
-        answer = plan = client.admin.delete_topic(name, force=force, dry_run=not call.dry_run)
+        try:
+            answer = plan = client.admin.delete_topic(name, force=force, dry_run=not call.dry_run)
+        except StillInUse as error:
+            if not (call.flags.yes or call.dry_run):
+                line = command_line("topic delete", name, "--force", "--yes")
+                error.hint = f"{error.hint}, and needs consent, too: {line}"
+            raise
         topic = str(plan["topic"])
         contents = (
             f"{counted(plan['messages'], 'message')} ({size(plan['size_bytes'])}) in "

@@ -94,7 +94,9 @@ class Request(msgspec.Struct, kw_only=True):
         int | None, Option("--last", min=0, metavar="N", help="the last N over all partitions")
     ] = None
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None
-    follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False
+    follow: Annotated[
+        bool, Option("--follow", "-F", help="wait for more; -o end: only new ones")
+    ] = False
     since_ms: Annotated[int | None, Time("--since", help="from the first visible then")] = None
     until: Annotated[Bound | None, Option("--until", metavar="BOUND", reads_now=parse_bound)] = None
     max_wait_ms: Annotated[

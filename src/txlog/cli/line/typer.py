@@ -74,8 +74,8 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
 
 def usage(error: typer.TyperException, command: Command, args: Sequence[str] = ()) -> Usage:
     """Convert Typer's error to ours; args: the user's words after the command."""
-    flag = getattr(error, "option_name", None)  # only an unknown flag has it
-    if flag is not None:
+    flag = getattr(error, "option_name", None)
+    if flag is not None and hasattr(error, "possibilities"):  # an unknown flag, not a missing value
         flags = {
             name: each.help
             for each in parameters_of(command)

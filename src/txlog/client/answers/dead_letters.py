@@ -102,10 +102,9 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
         for message in _messages(view, topic, number, first_of(runs, 1)):
             came = _dead_time(message)
             oldest = came if oldest is None else min(oldest, came)
-            letter = _row(message)
+            letter = _row(view, message)
             if letter["origin_topic"] and letter["subscription"]:
-                name = _origin(view, letter["origin_topic"], message.properties)
-                givers.add(f"{name}/{letter['subscription']}")
+                givers.add(f"{letter['origin_topic']}/{letter['subscription']}")
     settled = 0
     if retried is not None:
         cursors = [view.cursor(retried.number, number) for number in numbers(topic)]
@@ -140,7 +139,7 @@ def letters(view: View, topic: Topic, indexes: list[int], limit: int | None) -> 
         runs = unsettled(view, retried, number)
         if room is not None:
             runs = first_of(runs, room)
-        rows += [_row(message) for message in _messages(view, topic, number, runs)]
+        rows += [_row(view, message) for message in _messages(view, topic, number, runs)]
     return rows
 
 
@@ -163,15 +162,16 @@ def _dead_time(message: Message) -> int:
     return message.publish_time if message.visible_time is None else message.visible_time
 
 
-def _row(message: Message) -> DeadLetter:
+def _row(view: View, message: Message) -> DeadLetter:
     properties = message.properties
+    name = properties.get(REAL_TOPIC)
     message_id = message.message_id
     assert isinstance(message_id, MessageId)  # it is committed
     return {
         "topic": message.topic,
         "partition": message.partition,
         "message_id": message_id,
-        "origin_topic": properties.get(REAL_TOPIC),
+        "origin_topic": None if name is None else _origin(view, name, properties),
         "subscription": properties.get(REAL_SUBSCRIPTION),
         "origin_id": properties.get(ORIGIN_MESSAGE_ID),
         "reason": _reason(properties),

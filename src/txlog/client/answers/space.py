@@ -213,7 +213,8 @@ def offload(
     else:
         store.need_writable()
         with maintenance(store, wait=True):
-            files = store.read(lambda view: offloadable(view, numbers, report))
+            # a process may have died between the frame of a copy and its flush: that file has moved
+            files = store.locked(lambda view: offloadable(view, numbers, report))
             try:
                 offload_files(store, place, files, report)
             finally:
@@ -301,7 +302,7 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
             if apply:
                 size = (
                     unlink_free(store, [path])
-                    if reason == "replaced" or is_far(path)
+                    if reason == "replaced"
                     else unlink_unnamed(store, path)
                 )
                 if not size:

@@ -16,8 +16,7 @@ from txlog.base.schemas import classes
 from txlog.base.schemas.schema import Schema
 from txlog.base.suggest import command_line
 from txlog.engine.door import topics as deciding
-from txlog.engine.door.catalog import SchemaVersion, live_topic
-from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.catalog import SchemaVersion, Topic, live_topic
 from txlog.engine.door.store import Decision, Store, View
 from txlog.engine.door.topics import schema_in
 from txlog.errors import NotFound
@@ -45,14 +44,17 @@ class TopicSchemas:
     (b'{"cups":3,"who":"ana"}', {'cups': 3, 'who': 'ana'}, Order(cups=3, who='ana'), 1)
     """
 
-    __slots__ = ("_name", "_store")
+    __slots__ = ("_name", "_number", "_store")
 
-    def __init__(self, store: Store, name: TopicName) -> None:
+    def __init__(self, store: Store, name: TopicName, number: int) -> None:
         self._store = store
-        self._name = name
+        self._name, self._number = name, number
 
     def __repr__(self) -> str:
         return f"<txlog schemas of {self._name}>"
+
+    def _topic(self, view: View) -> Topic:
+        return live_topic(view, self._number, self._name.topic.short)
 
     def list(self, *, deleted: bool = False) -> list[SchemaRow]:
         """The versions, oldest first.
@@ -62,7 +64,7 @@ class TopicSchemas:
         raises:  TopicNotFound
         """
         short = self._name.topic.short
-        versions = self._store.ask(lambda view: find_topic(view, self._name).schemas)
+        versions = self._store.ask(lambda view: self._topic(view).schemas)
         return [_row(short, version) for version in versions if deleted or not version.deleted]
 
     def get(self, version: int | None = None) -> Schema:
@@ -70,7 +72,7 @@ class TopicSchemas:
 
         raises: TopicNotFound; NotFound (308): the topic has no such version, or no schema
         """
-        records = self._store.ask(lambda view: find_topic(view, self._name).schemas)
+        records = self._store.ask(lambda view: self._topic(view).schemas)
         for record in reversed(records):
             if record.version == version or (version is None and not record.deleted):
                 return schema_in(record)
@@ -92,11 +94,11 @@ class TopicSchemas:
 
     def _add(self, schema: Schema, *, marks: bool = False) -> int:
         """Add a version; marks: as in engine/decide/topics/catalog."""
-        number = self._store.read(lambda view: find_topic(view, self._name)).number
 
         def decide(view: View, now: object) -> Decision[int]:
-            topic = live_topic(view, number, self._name.topic.short)
-            return deciding.add_schema(view, self._store.settings, topic, schema, marks=marks)
+            return deciding.add_schema(
+                view, self._store.settings, self._topic(view), schema, marks=marks
+            )
 
         version = self._store.write(decide)
         return version
@@ -106,7 +108,7 @@ class TopicSchemas:
         candidate = classes.schema_of(schema, type)
 
         def look(view: View) -> None:
-            topic = find_topic(view, self._name)
+            topic = self._topic(view)
             if deciding.find(topic, candidate) is None:
                 deciding.check(view, self._store.settings, topic, candidate)
 
@@ -117,12 +119,7 @@ class TopicSchemas:
 
         Existing messages keep their version and can still be decoded.
         """
-        number = self._store.read(lambda view: find_topic(view, self._name)).number
-        deleted = self._store.write(
-            lambda view, now: deciding.delete_schemas(
-                live_topic(view, number, self._name.topic.short)
-            )
-        )
+        deleted = self._store.write(lambda view, now: deciding.delete_schemas(self._topic(view)))
         return deleted
 
 

@@ -16,7 +16,14 @@ from txlog.base.suggest import command_line
 from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers.lag import LagReader, backlog_groups
 from txlog.clock import Instant
-from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
+from txlog.engine.door.catalog import (
+    Subscription,
+    Topic,
+    consumers_of,
+    live_subscription,
+    live_topic,
+    number_of,
+)
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import (
@@ -121,6 +128,8 @@ def _durable(decision: Decision[T]) -> Decision[T]:
 class SubscriptionHandle:
     """A durable subscription of a topic, or of one partition of it.
 
+    It goes on when its topic is renamed, as a consumer does, and keeps the name of its opening.
+
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = txlog.init(folder)
@@ -135,21 +144,26 @@ class SubscriptionHandle:
     (4, 3, 4)
     """
 
-    __slots__ = ("_asked", "_store", "name", "short")
+    __slots__ = ("_asked", "_numbers", "_store", "name", "short")
 
     def __init__(self, store: Store, topic: str, name: str) -> None:
         self._store = store
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
         self.name = name
-        store.ask(self._find)
+
+        def numbers(view: View) -> tuple[int, int]:
+            topic_record = find_topic(view, self._asked)
+            return topic_record.number, find_subscription(view, topic_record, name).number
+
+        self._numbers = store.ask(numbers)
 
     def __repr__(self) -> str:
         return f"<txlog subscription {self.name!r} of {self._asked}>"
 
     def _find(self, view: View) -> tuple[Topic, Subscription]:
-        topic = find_topic(view, self._asked)
-        return topic, find_subscription(view, topic, self.name)
+        topic = live_topic(view, self._numbers[0], self.short)
+        return topic, live_subscription(view, self._numbers[1], self.name, self.short)
 
     def _indexes(self) -> list[int] | None:
         """The partition in the topic's name; None: all."""

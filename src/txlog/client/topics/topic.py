@@ -27,7 +27,7 @@ from txlog.client.topics import throughput as of_throughput
 from txlog.client.topics import watermarks as of_watermarks
 from txlog.clock import Instant
 from txlog.engine.door import sending
-from txlog.engine.door.catalog import Subscription, Topic, number_of
+from txlog.engine.door.catalog import Subscription, Topic, live_topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import RetryOptions, runs_of_ids
@@ -68,6 +68,9 @@ Ask = Callable[[View, Settings, Instant, Find, DelayedSelection], Decision[Promo
 class TopicHandle:
     """The delayed messages, throughput, watermarks and schemas of a topic, or of one partition.
 
+    As producers and consumers, it goes on with the topic when that is renamed, and keeps the name
+    under which it was opened; it never goes on with another topic that gets the name.
+
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = txlog.init(folder)
@@ -84,25 +87,32 @@ class TopicHandle:
     (1, 1, 32503680000001)
     """
 
-    __slots__ = ("_asked", "_store", "short")
+    __slots__ = ("_asked", "_number", "_store", "short")
 
     def __init__(self, store: Store, topic: str) -> None:
         self._store = store
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
-        store.ask(self._topic, up_to_damage=True)
+        self._number = store.ask(
+            lambda view: find_topic(view, self._asked).number, up_to_damage=True
+        )
 
     def __repr__(self) -> str:
         return f"<txlog topic {self._asked}>"
 
     def _repr_html_(self) -> str:
         def newest(last: Range) -> Reader:
-            return Reader(self._store, str(self._asked), last, None, is_led=True)
+            return Reader(self._store, str(self._current()), last, None, is_led=True)
 
         return newest_html(self._store, f"{self!r}: the newest messages", newest)
 
     def _topic(self, view: View) -> Topic:
-        return find_topic(view, self._asked)
+        return live_topic(view, self._number, self.short)
+
+    def _current(self) -> TopicName:
+        """The name that the topic has now, with the partition of the handle."""
+        name = TopicName.parse(self._store.ask(self._topic, up_to_damage=True).name)
+        return TopicName(name.tenant, name.namespace, name.name, self._asked.partition)
 
     def _find(self, view: View, subscription: str | None) -> tuple[Topic, Subscription | None]:
         topic = self._topic(view)
@@ -127,9 +137,12 @@ class TopicHandle:
         since = instant_ms(since_ms)
         if since is None:
             since = self._store.clock.now().wall_ms - DAY_MS
-        partition = self._asked.partition
+        name, partition = self._current(), self._asked.partition
         only = None if partition is None else [partition]
-        return of_throughput.throughput(self._store, self.short, only, since, duration_ms(by_ms))
+        rows = of_throughput.throughput(
+            self._store, name.topic.short, only, since, duration_ms(by_ms)
+        )
+        return [{**row, "topic": self.short} for row in rows]
 
     @property
     def numbers(self) -> list[int]:
@@ -144,12 +157,12 @@ class TopicHandle:
     @property
     def watermarks(self) -> TopicWatermarks:
         """Its event-time watermarks: show them, assert a producer's time, declare it idle."""
-        return of_watermarks.TopicWatermarks(self._store, self._asked)
+        return of_watermarks.TopicWatermarks(self._store, self._asked, self._number)
 
     @property
     def schemas(self) -> TopicSchemas:
         """The schemas of its values: list, add or delete them."""
-        return of_schemas.TopicSchemas(self._store, self._asked)
+        return of_schemas.TopicSchemas(self._store, self._asked, self._number)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -420,7 +433,7 @@ class TopicHandle:
         """
         return letters.retried(
             self._store,
-            self._asked.topic,
+            self._current().topic,
             ids,
             every=all,
             count=count,

@@ -15,9 +15,8 @@ from txlog.base.times import InstantLike, instant_ms
 from txlog.client.answers import watermarks
 from txlog.clock import Instant
 from txlog.engine.door import watermarks as watermark
-from txlog.engine.door.catalog import Subscription, Topic, check_partition
+from txlog.engine.door.catalog import Subscription, Topic, check_partition, live_topic
 from txlog.engine.door.catalog import subscription as find_subscription
-from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.facts import UNNAMED
 from txlog.engine.door.store import Decision, Store, View
 from txlog.engine.door.transactions import Transaction, Use, in_transaction
@@ -57,18 +56,18 @@ class TopicWatermarks:
     ('till-2', 3000, True, 5000)
     """
 
-    __slots__ = ("_asked", "_store", "short")
+    __slots__ = ("_asked", "_number", "_store", "short")
 
-    def __init__(self, store: Store, topic: TopicName) -> None:
+    def __init__(self, store: Store, topic: TopicName, number: int) -> None:
         self._store = store
-        self._asked = topic
+        self._asked, self._number = topic, number
         self.short = topic.topic.short
 
     def __repr__(self) -> str:
         return f"<txlog watermarks of {self._asked}>"
 
     def _topic(self, view: View) -> Topic:
-        return find_topic(view, self._asked)
+        return live_topic(view, self._number, self.short)
 
     def _held(self, view: View, subscription: str | None) -> Subscription | None:
         if subscription is None:

@@ -86,6 +86,33 @@ def live_topic(view: View, number: int, short: str) -> Topic:
     return record
 
 
+def check_same(view: View, topic: Topic, number: int | None, place: str, anew: str) -> None:
+    """Refuse to go on, from a position kept in a file, in another topic than that of the position.
+
+    number: of the topic, kept with the position; None: a version that did not keep it wrote the
+            file, and only the name counts
+    place:  the file or directory
+    anew:   how to begin with the topic of the call
+    raises: NotAllowed
+    """
+    if number is None or number == topic.number:
+        return
+    short = TopicName.parse(topic.name).short
+    other = view.catalog.topics.get(number)
+    if other is None:
+        raise NotAllowed(
+            f"{place} has messages of an earlier topic, which was deleted; {short} is another one",
+            hint=anew,
+            topic=short,
+        )
+    name = TopicName.parse(other.name).short
+    raise NotAllowed(
+        f"{place} has messages of the topic whose name is {name} now; {short} is another one",
+        hint=f"go on with {name}, or {anew}",
+        topic=short,
+    )
+
+
 def live_subscription(view: View, number: int, name: str, short: str) -> Subscription:
     """The subscription of a handle; raises SubscriptionNotFound when it was deleted."""
     record = view.catalog.subscriptions.get(number)

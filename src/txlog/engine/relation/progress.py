@@ -20,7 +20,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Marker
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, has_partition, number_of, topic_of
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
@@ -93,7 +93,7 @@ def are_rows_between(
 
 
 def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
-    """Refuse to continue if unread messages were trimmed, or the topic was deleted and made again.
+    """Refuse to continue if unread messages were trimmed, or another topic has the name now.
 
     raises: MessageNotFound, with the range if they were trimmed
     """
@@ -103,9 +103,14 @@ def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
         check_retained(view, topic, number, position)
         if ledger and view.catalog.owners.get(ledger) != (number, "p"):
             short = TopicName.parse(topic.name).short
+            owner = view.catalog.owners.get(ledger, (-1, ""))[0]
+            hint, reason = "start with a new checkpoint", "the topic was deleted and made again"
+            if has_partition(view.catalog, owner):
+                renamed = TopicName.parse(topic_of(view.catalog, owner).name).short
+                hint, reason = f"go on with {renamed}, or {hint}", f"it is of {renamed}"
             raise MessageNotFound(
-                f"ledger {ledger} is not of {short}/{index}: the topic was deleted and made again",
-                hint="start with a new checkpoint",
+                f"ledger {ledger} is not of {short}/{index}: {reason}",
+                hint=hint,
                 topic=short,
                 partition=index,
             )

@@ -1,8 +1,8 @@
 """Owns the export of a topic to files: one written as a whole, or a directory that grows.
 
-A directory has a file `_txlog-export.json` with its store, topic and form, and the message after
-which each partition ends. A piece is written in three steps, so that a killed export loses one
-piece and writes none twice:
+A directory has a file `_txlog-export.json` with its store, topic (name and number), form and
+the message after which each partition ends. A piece is written in three steps, so that a killed
+export loses one piece and writes none twice:
 
     files     under temporary names, flushed, then renamed; named by partition and first message
     state     replaced in one step: now the piece counts
@@ -51,6 +51,7 @@ from txlog.base.times import INSTANT_MS_MIN
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
 from txlog.client.reading.record_columns import RecordColumns
+from txlog.engine.door.catalog import check_same
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import covers
 from txlog.engine.door.disk import PosixDisk, make_directory, remove_files, replace_file, replacing
@@ -502,6 +503,7 @@ class _State:
     stops: dict[str, Mark] = field(default_factory=dict)
     is_done: bool = False
     where: str | None = None
+    number: int | None = None  # of the topic; None: a version that did not keep it wrote the state
 
     @classmethod
     def parse(cls, data: bytes) -> _State:
@@ -525,7 +527,10 @@ class _Directory:
     ) -> None:
         name = TopicName.parse(topic, allow_partition=True)
         self.counts = Counts()
-        self.state = _State(client.uuid, name.full, form, list(partition_by), where=where)
+        number = client.store.ask(lambda view: find_topic(view, name).number, up_to_damage=True)
+        self.state = _State(
+            client.uuid, name.full, form, list(partition_by), where=where, number=number
+        )
         self.condition = _condition(client, topic, where)
         self._client = client
         self._topic = topic
@@ -559,6 +564,8 @@ class _Directory:
                 hint="--append adds to it, --resume finishes it, --force starts over",
                 path=str(self._root),
             )
+        if saved.store == self.state.store:
+            self._check_topic(saved)
         for name in ("store", "topic", "form", "partition_by", "where"):
             if getattr(saved, name) != getattr(self.state, name):
                 raise NotAllowed(
@@ -580,6 +587,21 @@ class _Directory:
             starts, self.state.stops = self._bounds(Range())
             self.state.places = {**starts, **saved.places}
             self.state.is_done = False
+
+    def _check_topic(self, saved: _State) -> None:
+        """Refuse the state of another topic of this name; that of a renamed one gets its name."""
+        name = TopicName.parse(self.state.topic)
+
+        def check(view: View) -> None:
+            topic = find_topic(view, name)
+            anew = "export to another directory, or begin again here with --force"
+            check_same(view, topic, saved.number, str(self._root), anew)
+
+        self._client.store.ask(check, up_to_damage=True)
+        if saved.number is not None:
+            saved.topic = self.state.topic
+        elif saved.topic == self.state.topic:
+            saved.number = self.state.number
 
     def pieces(self, partition: str, piece_messages: int) -> Iterator[int]:
         """Write a partition's remaining messages; after each piece, yield the export's count."""

@@ -1,13 +1,14 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
-The key, the topic, the range as text and the function's name identify the batch; the topic by a
-name that a rename does not change. The same four again give the first answer, even if the range
-covers other messages by now. Each message gets a property that names its source; the function may
-change it further.
+The key, the topic or partition, the range as text and the function's name identify the batch; the
+topic by a name that a rename does not change. The same again give the first answer, even if the
+range covers other messages by now. Each message gets a property that names its source; the function
+may change it further.
 """
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,8 +21,11 @@ from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.base.text.previews import preview
 from txlog.client.client import Client
+from txlog.engine.door.catalog import number_of
+from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.facts import PROPERTY_MAP
 from txlog.engine.door.relation import RelationContent, RelationFilter, scans_of
+from txlog.engine.door.store import View
 from txlog.engine.door.topics import lasting_name
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.engine import Engine, Tell, silent
@@ -60,14 +64,10 @@ def replay(
         raise InvalidArgument("a topic cannot be replayed into itself")
     text, range_ = range_of_text
     batch = _batch_name(client, source, text, function and function[0])
-    answer: Replay = {
-        "topic": source.short,
-        "dest": target.short,
-        "read": None,
-        "written": None,
-        "txn": None,
-        "already": False,
-    }
+    earlier = _batch_name(client, source.topic, text, function and function[0])
+    if _is_of_earlier(client, source, dest, key, (earlier, batch), dry_run=dry_run):
+        batch = earlier
+    answer = _unanswered(source, target)
     if client.has_batch(target.full, key, batch):
         answer["already"] = True
         stored = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
@@ -97,13 +97,57 @@ def replay(
     return answer
 
 
+def _unanswered(source: TopicName, target: TopicName) -> Replay:
+    return {
+        "topic": source.short,
+        "dest": target.short,
+        "read": None,
+        "written": None,
+        "txn": None,
+        "already": False,
+    }
+
+
 def _batch_name(client: Client, source: TopicName, text: str, function: str | None) -> str:
     lasting = client.store.read(lambda view: lasting_name(view, source))
-    return f"replay {lasting} {text}" + (f" {function}" if function else "")
+    part = "" if source.partition is None else f"/{source.partition}"
+    return f"replay {lasting}{part} {text}" + (f" {function}" if function else "")
+
+
+def _is_of_earlier(
+    client: Client, source: TopicName, dest: str, key: str, names: tuple[str, str], *, dry_run: bool
+) -> bool:
+    """Whether a version that named partitions like their topic stored this partition.
+
+    Then no message of the batch names a source outside the partition.
+    names: of the batch in that version, and in this one
+    """
+    earlier, batch = names
+    if earlier == batch or client.has_batch(dest, key, batch):
+        return False
+    if not client.has_batch(dest, key, earlier):
+        return False
+    stored = None if dry_run else client.bulk(dest, key=key, batch=earlier).stored
+    if stored is None or stored["txn"] is None:
+        return True
+    of_batch = Range(kind="txn", txn=stored["txn"])
+    ledgers = {
+        int(origin[1])
+        for table in client.read(dest, range=of_batch, columns=["properties"])
+        for properties in table.column("properties").to_pylist()
+        if (origin := _ORIGIN.search(dict(properties).get(PROPERTY, ""))) is not None
+    }
+
+    def check(view: View) -> bool:
+        number = number_of(find_topic(view, source), source.partition or 0)
+        return all(view.catalog.owners.get(ledger) == (number, "p") for ledger in ledgers)
+
+    return client.store.ask(check)
 
 
 # --- its messages ----------------------------------------------------------------------------
 
+_ORIGIN: Final = re.compile(r":([0-9]+):[0-9]+(:[0-9]+)?$")
 _READ: Final = ["topic", "partition", "message_id", *KEPT]
 T = TypeVar("T")
 

@@ -45,6 +45,7 @@ _FUNCTIONS: Final = frozenset(
 )
 _OURS: Final = re.compile(r'txlog_json\(((?:"[^"]*"|[\w.])+)\)')
 _CAUSES: Final = ("Malformed JSON", "Failure in decode")
+_PARSED: Final = r'(?<!\w)json\(\s*((?:\w+\.|"[^"]*"\.)?{column})\s*\)'
 _READ: Final = r'(?<!try_json\()((?:\b\w+\.|"[^"]*"\.)?\b{column}\b)(?=\s*(?:->|,\s*\'))'
 
 
@@ -92,9 +93,14 @@ def _wrapped(holder: dict[str, Any], name: str) -> bool:
 
 def _instead(statement: str, column: str) -> str:
     """What to write so that a message that is not JSON gives NULL, in the words of a statement."""
-    names = dict.fromkeys(re.findall(_READ.format(column=column), statement, re.IGNORECASE))
-    words = ", ".join(f"try_json({name}) for {name}" for name in names or [column])
-    return f"write {words}: it is NULL for such a message"
+    line = statement
+    for pattern in (_PARSED, _READ):
+        read = re.compile(pattern.format(column=column), re.IGNORECASE)
+        line = read.sub(lambda match: f"try_json({match[1]})", line)
+    line = " ".join(line.split("\n"))
+    if line == statement:
+        return f"try_json({column}) is NULL for such a message"
+    return f"for such a message NULL, write: {line.strip()}"
 
 
 def heading(name: str) -> str:

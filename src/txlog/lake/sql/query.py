@@ -175,12 +175,13 @@ class SqlQuery:
         relations = (_MESSAGES, _EVERYTHING, _COMPACTED, *sorted(LISTS))
         return suggesting(
             lambda: [*(row[0] for row in self._client.names("topic")), *relations],
-            lambda: [
-                field.name
+            lambda: {
+                content.relation.topic: [
+                    *(content.relation.record_type.names if content.relation.record else ())
+                ]
                 for content in self._contents
-                if content.relation.record
-                for field in content.relation.record_type
-            ],
+            },
+            self._sql,
         )
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door import reading
 from txlog.engine.door.segments import RECORD, Records
 from txlog.errors import SqlError
-from txlog.lake.sql import duck, macros
+from txlog.lake.sql import duck, faults, macros
 from txlog.lake.sql.messages import name as quoted
 
 _COLUMNS: Final = {
@@ -99,9 +99,15 @@ class Where:
         """The error of the user's condition; an unknown column adds a hint at the right name."""
         column = _UNKNOWN.search(error.message)
         if column is None:
+            error.hint = faults.meant(error, self._condition) or error.hint
             return error
         message = f'{topic} has no column or field "{column[1]}"'
-        hint = _as_text(self._condition, column[1]) or _hint(topic, records, column[1])
+        hint = _as_text(self._condition, column[1])
+        if hint is None and records is None:
+            hint = faults.as_member(self._condition, column[1])
+        if hint is None and records is not None:
+            fields = ", ".join(field.name for field in records.kind)
+            hint = f"fields of {topic}: {fields[:200]}"
         return SqlError(message, hint=hint)
 
     def _answers(
@@ -169,10 +175,3 @@ def _as_text(condition: str, name: str) -> str | None:
     text = typed[0].strip().removeprefix(typed[1]).strip().strip('"').replace("'", "''")
     meant = alone.sub(lambda each: f" {each[1]} '{text}'", condition).strip()
     return f"a text stands in single quotes: {meant}"
-
-
-def _hint(topic: str, records: Records | None, column: str) -> str:
-    if records is None:
-        return f"{topic} has no schema: write value->>'{column}' for a member of its JSON"
-    fields = ", ".join(field.name for field in records.kind)
-    return f"fields of {topic}: {fields[:200]}"

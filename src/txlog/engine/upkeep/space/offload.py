@@ -9,8 +9,10 @@
                   because repair uses the predecessor
 
 A crash before the frame leaves a copy that nothing names; the next offload overwrites it, or
-`txlog admin gc` removes it. Only clean files of sidecars are moved; the others need compacting
-first. The caller holds the maintenance lock. Source: spec/analytics 10.
+`txlog admin gc` removes it. A crash between the frame and its flush leaves a frame that readers do
+not see and the next writer makes durable; so an offload lists its files under the write lock. Only
+clean files of sidecars are moved; the others need compacting first. The caller holds the
+maintenance lock. Source: spec/analytics 10.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the two newest manifests nor a later frame names will never be named. Exceptions
     a temporary      another process may be writing it: it is removed only if its flock is free
     a large message  its frame may not be written yet; its sender holds the flock until it is. Once
                      that is free, a check under the write lock, which sees every frame, decides
-    a ledger         in a partition: the frame that adopted it may be written and not flushed, so
-                     the same check decides
+    any other file   the frame that names it may be written and not flushed, because its process
+                     died or is at its flush, so the same check decides; outside the store, too
     a pinned file    stays while its reader's process lives
 
 The sweep also removes the lock file of a detached consumer, whose number is never used again. A
@@ -75,8 +75,8 @@ def unlink_unnamed(store: Store, path: str) -> int:
     if path.startswith(f"{PINS_DIR}/"):
         return _unlink_pin(store, path)
     name, in_sidecar = path.rpartition("/")[2], SIDECAR_DIR in path
-    if name.startswith("ledger-") or (in_sidecar and not name.startswith(TEMPORARY_PREFIX)):
-        if in_sidecar and is_held(store.disk, path):
+    if name.endswith(SEGMENT_SUFFIXES) and not name.startswith(TEMPORARY_PREFIX):
+        if in_sidecar and not is_far(path) and is_held(store.disk, path):
             return 0
         paths = store.locked(lambda view: named_paths(store, view))
         if paths is None or path in paths:

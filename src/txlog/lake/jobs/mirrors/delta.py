@@ -11,10 +11,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from txlog.errors import NotAllowed, TryAgain
+from txlog.errors import TryAgain
 from txlog.lake.jobs.mirrors.table import TABLE, Added, Label, check_ours
 
 _APP: Final = "txlog"
+_TOPIC: Final = "txlog.topic"  # an application whose version is the number of the topic
 _RECORD: Final = "txlog.record"
 _DAY: Final = pa.field("day", pa.date32())
 
@@ -55,7 +56,8 @@ class Table:
     def commit(self, added: list[Added], lsn: int) -> None:
         """As Target."""
         assert self._table is not None
-        done = CommitProperties(app_transactions=[Transaction(_APP, lsn)], max_commit_retries=0)
+        versions = [Transaction(_APP, lsn), Transaction(_TOPIC, self._label.record.number)]
+        done = CommitProperties(app_transactions=versions, max_commit_retries=0)
         actions = [self._action(file) for file in added]
         try:
             self._table.create_write_transaction(
@@ -77,8 +79,8 @@ class Table:
         except TableNotFoundError:
             check_ours(self._place, "_delta_log")
             return None
-        if table.metadata().description != str(self._label):
-            raise NotAllowed(f"{self._place} is not a table of this mirror", path=str(self._place))
+        number = table.transaction_version(_TOPIC)
+        self._label.check(str(self._place), table.metadata().description, number)
         return table
 
     def _action(self, file: Added) -> AddAction:

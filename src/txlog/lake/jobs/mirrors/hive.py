@@ -32,6 +32,7 @@ class Table:
             label, lsn = str(state["mirror"]), int(state["lsn"])
             coming, goal = [str(name) for name in state["coming"]], int(state["goal"])
             self._record = int(state.get("record", 0))
+            number = None if state.get("topic") is None else int(state["topic"])
             if not all(map(_COMING.fullmatch, coming)):
                 raise ValueError("it names files that are none of a mirror")
         except FileNotFoundError:
@@ -42,10 +43,7 @@ class Table:
                 f"{self._place / STATE} does not belong to a mirror: {error}",
                 path=str(self._place),
             ) from error
-        if label != str(self._label):
-            raise NotAllowed(
-                f"{self._place} is a mirror of another topic or store", path=str(self._place)
-            )
+        self._label.check(str(self._place), label, number)
         if coming:
             self._show(coming)
             lsn = goal
@@ -79,6 +77,7 @@ class Table:
     def _save(self, lsn: int, coming: list[str] | None = None, goal: int = 0) -> None:
         state = {
             "mirror": str(self._label),
+            "topic": self._label.record.number,
             "lsn": lsn,
             "record": self._record or 0,
             "goal": goal,

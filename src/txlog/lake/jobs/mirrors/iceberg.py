@@ -45,12 +45,13 @@ from pyiceberg.types import (
 from sqlalchemy.exc import OperationalError
 
 from txlog.base.ids import TopicName
-from txlog.errors import DiskFailed, InvalidArgument, NotAllowed, TryAgain
+from txlog.errors import DiskFailed, InvalidArgument, TryAgain
 from txlog.lake.jobs.mirrors.table import Added, Label, check_ours
 
 CATALOG: Final = "txlog"
 FILE: Final = "catalog.db"
 _LSN, _SOURCE, _RECORD = "txlog.lsn", "txlog.mirror", "txlog.record"
+_TOPIC: Final = "txlog.topic"
 _UNFIT: Final = re.compile(r"[%#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # a location is a URI
 _TYPES: Final = {
     "string": StringType(),
@@ -116,7 +117,8 @@ class Table:
         assert self._table is not None
         try:
             with _telling(self._place / FILE), self._table.transaction() as change:
-                change.set_properties({_LSN: str(lsn)})
+                number = str(self._label.record.number)
+                change.set_properties({_LSN: str(lsn), _TOPIC: number})
                 change.add_files(
                     [f"file://{file.path}" for file in added], check_duplicate_files=False
                 )
@@ -136,11 +138,9 @@ class Table:
             table = self._catalog.load_table(self._name)
         except NoSuchTableError:
             return None
-        if table.properties.get(_SOURCE) != str(self._label):
-            raise NotAllowed(
-                f"{'.'.join(self._name)} in {self._place} is not a table of this mirror",
-                path=str(self._place),
-            )
+        place = f"{'.'.join(self._name)} in {self._place}"
+        number = table.properties.get(_TOPIC)
+        self._label.check(place, table.properties.get(_SOURCE), number and int(number))
         return table
 
 

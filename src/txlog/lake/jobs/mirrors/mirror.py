@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
+from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
 from txlog.engine.door.relation import FileSource, RelationContent, bounded, content, scans_of
 from txlog.engine.door.topics import schema_in
@@ -76,17 +77,13 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     ):
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
-        with _telling(path), closing(make(root, Label(client.uuid, name))) as target:
-            since = target.lsn()
-            content_found = client.store.ask(lambda view: content(view, name))
-            lsn = content_found.relation.lsn
-            if since > lsn:
-                raise NotAllowed(
-                    f"{root} has messages up to LSN {since}, the store only up to {lsn}",
-                    hint="the store was restored from a copy: export to another directory",
-                    path=str(root),
-                    lsn=lsn,
-                )
+        # Topic and content come from one view: another topic may have the name a moment later.
+        topic_record, content_found = client.store.ask(
+            lambda view: (find_topic(view, name), content(view, name))
+        )
+        with _telling(path), closing(make(root, Label(client, name, topic_record))) as target:
+            since, lsn = target.lsn(), content_found.relation.lsn
+            _check_not_ahead(root, since, lsn)
             content_found, columns, record = _typed(content_found, target.record(), form)
             folder = target.folder(columns, record)
             remove_files(str(path_left) for path_left in _left(folder, since))
@@ -113,6 +110,17 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "undecided": 0,
         "file_bytes": file_bytes,
     }
+
+
+def _check_not_ahead(root: Path, since: int, lsn: int) -> None:
+    """Raise NotAllowed for a table with messages that the store does not have."""
+    if since > lsn:
+        raise NotAllowed(
+            f"{root} has messages up to LSN {since}, the store only up to {lsn}",
+            hint="the store was restored from a copy: export to another directory",
+            path=str(root),
+            lsn=lsn,
+        )
 
 
 def rows_after(

@@ -13,6 +13,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from txlog.base.ids import TopicName
+from txlog.client.client import Client
+from txlog.engine.door.catalog import Topic, check_same
 from txlog.engine.door.relation import MESSAGES
 from txlog.engine.door.segments import RECORD
 from txlog.errors import NotAllowed
@@ -29,13 +31,27 @@ TABLE: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The store and topic of a mirror."""
+    """The store and topic of a mirror; a table keeps it as text, and the topic's number."""
 
-    store: str
+    client: Client
     topic: TopicName
+    record: Topic
 
     def __str__(self) -> str:
-        return f"txlog mirror {self.store} {self.topic.full}"
+        return f"txlog mirror {self.client.uuid} {self.topic.full}"
+
+    def check(self, place: str, text: str | None, number: int | None) -> None:
+        """Refuse a table of another topic. A renamed topic goes on with its table.
+
+        text, number: as the table has them; number None: an older version made it, as text says
+        raises: NotAllowed
+        """
+        is_of_store = (text or "").startswith(f"txlog mirror {self.client.uuid} ")
+        if not is_of_store or (number is None and text != str(self)):
+            raise NotAllowed(f"{place} is not a table of this mirror", path=place)
+        self.client.store.ask(
+            lambda view: check_same(view, self.record, number, place, "export to another directory")
+        )
 
 
 @dataclass(frozen=True, slots=True)
