@@ -265,6 +265,27 @@ BROKEN: dict[str, str] = {
         send m1 -> 1:0
         receive c1 -> 1:0/m1
         receive c1 -> 1:0/m1""",
+    "duplicate-delivery, another message came back": """
+        subscribe c1 kind=shared
+        p2/subscribe c2 kind=shared
+        p3/subscribe c3 kind=shared
+        send m1 -> 1:0
+        send m2 -> 1:1
+        receive c1 -> 1:0/m1
+        p2/receive c2 -> 1:1/m2
+        p2/nack c2 1:1
+        p2/close c2
+        p3/receive c3 -> 1:0/m1""",
+    "duplicate-delivery, a nack of one that had it before": """
+        subscribe c1 kind=shared
+        p2/subscribe c2 kind=shared
+        p3/subscribe c3 kind=shared
+        send m1 -> 1:0
+        receive c1 -> 1:0/m1
+        nack c1 1:0
+        p2/receive c2 -> 1:0/m1
+        nack c1 1:0
+        p3/receive c3 -> 1:0/m1""",
     "delivery-order, Exclusive": """
         subscribe c1 kind=exclusive
         send m1 -> 1:0
@@ -407,6 +428,14 @@ BROKEN: dict[str, str] = {
         p2/open_producer producer=n session=b
         send m1 producer=n session=a -> 1:0
         final_read -> 1:0/m1""",
+    "fenced-holder, an exclusive producer": """
+        open_producer session=a access=exclusive
+        p2/open_producer session=b access=exclusive-with-fencing
+        send m1 session=a -> 1:0
+        final_read -> 1:0/m1""",
+    "two-exclusive-producers, of two processes": """
+        open_producer session=a access=exclusive
+        p2/open_producer session=b access=exclusive""",
     "epoch-reused, by two": """
         x: connect_key key=k
         y: p2/connect_key key=k
@@ -423,6 +452,11 @@ BROKEN: dict[str, str] = {
         subscribe c1 kind=shared
         send m1 deliver_at_ms=5000 -> 1:0 at=1000
         receive c1 -> 1:0/m1 at=4000""",
+    "early-delivery, by a clock that was set ahead": """
+        subscribe c1 kind=shared
+        send m1 deliver_at_ms=5000 -> 1:0 at=1000
+        * clock_jump by_ms=5000
+        receive c1 -> 1:0/m1 at=7000""",
     "late-delivery, never": """
         subscribe c1 kind=shared
         send m1 deliver_at_ms=5000 -> 1:0 at=1000
@@ -752,6 +786,20 @@ CORRECT: dict[str, str] = {
         acknowledge c1 1:0
         final_read -> 1:0/m1 1:1/m2
         final_drain -> at=9000""",
+    "a clock that was set ahead before a power cut": """
+        subscribe c1 kind=shared
+        send m1 deliver_at_ms=5000 -> 1:0 at=1000
+        * clock_jump by_ms=5000
+        * power_cut
+        p2/subscribe c2 kind=shared
+        p2/receive c2 -> 1:0/m1 at=7000""",
+    "exclusive producers one after the other": """
+        open_producer session=a access=exclusive
+        close_producer session=a
+        p2/open_producer session=b access=exclusive
+        * p2/kill
+        open_producer session=c access=exclusive
+        p2/open_producer session=d access=exclusive-with-fencing""",
     "a clock that was set back": """
         subscribe c1 kind=shared
         send m1 deliver_at_ms=5000 -> 1:0 at=1000
