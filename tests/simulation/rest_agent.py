@@ -2,8 +2,8 @@
 
 It runs when all other processes have ended and no fault happens any more. In each round some wait,
 and a process of its own sends to them, or gives up a message that they wait for: it returns the
-message, closes its consumer, or dies. A rest lasts longer than the bound of a round, so a wait that
-nobody wakes ends too late.
+message, aborts its acknowledgement, closes its consumer, or dies. Nobody else gets it before. A
+rest lasts longer than the bound of a round, so a wait that nobody wakes ends too late.
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ from txlog.clock import SystemClock
 TOPIC, PEERS = "rest", "peers"
 SOON_S, PATIENCE_MS = 10.0, 50_000
 ROUNDS = 4
-GIVING_UP = ("nack", "close", "close", "die", "die")
+GIVING_UP = ("close", "close", "die", "die")
+RETURNING = ("nack", "abort")  # another consumer gets the message only if it is shared
 
 Wait = tuple[bool, float]  # whether it got a message, and when
+
+
+class NotHeld(Exception):
+    """A consumer got a message that another one had."""
 
 
 class RestAgent(Agent):
@@ -51,7 +56,7 @@ class RestAgent(Agent):
             self.client.create_topic(TOPIC)
             self.client.create_subscription(TOPIC, PEERS, type=kind)
             for _ in range(ROUNDS):
-                acts = ("send", "commit", *(GIVING_UP if kind == "shared" else GIVING_UP[1:]))
+                acts = ("send", "commit", *GIVING_UP, *(RETURNING if kind == "shared" else ()))
                 await self._round(self.random.choice(acts))
 
     def _opened(self, process: SimulatedProcess | None = None) -> Client:
@@ -69,6 +74,8 @@ class RestAgent(Agent):
         await self._by(peer, go)
         answers = await asyncio.gather(*waits)
         soon = [has_come and ended < began + SOON_S for has_come, ended in answers]
+        if any(has_come and ended < began for has_come, ended in answers):
+            raise NotHeld(f"what a peer held came to another before its {act}")
         if not (all(soon) if is_for_all else any(soon)):
             late = [(has_come, round(ended - began, 3)) for has_come, ended in answers]
             raise NotWoken(f"a peer did {act}; messages came to those who waited: {late}")
@@ -149,6 +156,12 @@ class RestAgent(Agent):
     def _to_nack(self, peer: SimulatedProcess, client: Client) -> Callable[[], object]:
         consumer, message = self._held(client)
         return partial(consumer.negative_acknowledge, message)
+
+    def _to_abort(self, peer: SimulatedProcess, client: Client) -> Callable[[], object]:
+        consumer, message = self._held(client)
+        txn = client.transaction(timeout_ms=PATIENCE_MS, write_through=True)
+        consumer.acknowledge(message, txn=txn)
+        return txn.abort
 
     def _to_close(self, peer: SimulatedProcess, client: Client) -> Callable[[], object]:
         consumer, _ = self._held(client)
