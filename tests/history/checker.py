@@ -22,6 +22,7 @@ A finding is certain: whatever a call without a definite outcome may have done i
     double-acknowledgement    two committed transactions acknowledged one message
     unreachable-message       neither acknowledged nor delivered to anybody any more
     two-active-consumers      of an Exclusive subscription, or a partition of a Failover one
+    two-exclusive-producers   an exclusive one was opened while another lived
     fenced-holder             a call of a fenced holder succeeded
     epoch-reused              an epoch or an id was given out twice, or an epoch fell
     early-delivery            a delayed message came before its time

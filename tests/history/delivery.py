@@ -22,6 +22,7 @@ MEMBERS = ("subscribe", "close", "unsubscribe")
 # the call had its effect by its end, or has none: it ran in a process, not on a server
 SETTLED = (DIED, "Interrupted", "OutcomeUnknown")
 Name = tuple[str, str]
+Holding = tuple[Position | None, str | None]
 
 
 class Stretches:
@@ -77,11 +78,17 @@ class Ack:
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscription of one topic."""
+    """A subscription of one topic.
+
+    returns: what may have given messages back; broad: the part of it that may concern any message
+    narrow:  the rest of it, by message and consumer; None: any
+    """
 
     name: Name
     kind: str = ""
     returns: Stretches = field(default_factory=Stretches)
+    broad: Stretches = field(default_factory=Stretches)
+    narrow: dict[Holding, Stretches] = field(default_factory=lambda: defaultdict(Stretches))
     members: Stretches = field(default_factory=Stretches)
     seeks: list[Call] = field(default_factory=list)
     resets: Stretches = field(default_factory=Stretches)
@@ -95,6 +102,26 @@ class Subscription:
     reached: dict[int, int] = field(default_factory=dict)
     is_wild: bool = False
     may_return: bool = False
+
+    def give_back(self, start: float, end: float, *holdings: Holding) -> None:
+        """Note that messages may come back; without holdings, any."""
+        self.returns.add(start, end)
+        for holding in holdings:
+            self.narrow[holding].add(start, end)
+        if not holdings:
+            self.broad.add(start, end)
+
+    def is_back(self, place: Position, before: Call, since: float, call: Call) -> bool:
+        """Whether something may have given back a message between two calls that delivered it."""
+        consumer = before.args.get("consumer")
+        if self.kind not in SHARED or consumer is None:
+            return self.returns.any(since, call.end)
+        holdings = (place, consumer), (place, None), (None, consumer)
+        return self.broad.any(since, call.end) or any(
+            self.narrow[holding].any(since, call.end)
+            for holding in holdings
+            if holding in self.narrow
+        )
 
 
 def topics_of(call: Call) -> list[str]:
@@ -162,11 +189,11 @@ class Deliveries:
                 self._everywhere(call, start, max(end, self._back(end)) if is_server else end)
         for start, end in self.history.losses:
             for state in self.subscriptions.values():
-                state.returns.add(start, end)
+                state.give_back(start, end)
         for call in self.history.by_op["receive"]:
             if call.outcome != "ok" and call.error != DIED:
                 for state in self._of_call(call):  # it may hold messages that it did not return
-                    state.returns.add(call.start, NEVER)
+                    state.give_back(call.start, NEVER)
         for txn in self.history.txns.values():
             self._add_abort(txn)
         if self.history.settings.get("ack_timeout_ms"):
@@ -177,7 +204,7 @@ class Deliveries:
         if call.outcome == "fail" and call.op != "close":
             return
         if call.op != "subscribe" or state.kind == "failover":
-            state.returns.add(start, end)
+            state.give_back(start, end, *self._holdings(call))
         if call.op in MEMBERS:
             state.members.add(start, end)
         if call.op in ("seek", "unsubscribe"):
@@ -185,15 +212,24 @@ class Deliveries:
         if call.op == "seek":
             state.seeks.append(call)
 
+    def _holdings(self, call: Call) -> list[Holding]:
+        """What a call gives back, if that is known: messages of its consumer, or all it holds."""
+        consumer = call.args.get("consumer")
+        if call.op == "close" and consumer is not None:
+            return [(None, consumer)]
+        if call.op in ("nack", "reconsume_later") and consumer is not None and "ids" in call.args:
+            return [(position(text), consumer) for text in call.args["ids"]]
+        return []
+
     def _everywhere(self, call: Call, start: float, end: float) -> None:
-        names = {
-            name
-            for owners in self.owners.values()
-            for name, process in owners
-            if call.op != "kill" or call.process in ("", process)
-        }
-        for name in names:
-            self.subscriptions[name].returns.add(start, end)
+        names: dict[Name, list[Holding]] = defaultdict(list)
+        for consumer, owners in self.owners.items():
+            for name, process in owners:
+                if call.op != "kill" or call.process in ("", process):
+                    names[name].append((None, consumer))
+        for name, holdings in names.items():
+            is_of_one = call.op == "kill" and call.process != ""
+            self.subscriptions[name].give_back(start, end, *(holdings if is_of_one else ()))
             self.subscriptions[name].members.add(start, end)
 
     def _back(self, time: float) -> float:
@@ -219,8 +255,11 @@ class Deliveries:
             return
         end = txn.doomed.end if txn.doomed else NEVER
         for ack in txn.acks:
+            holdings: list[Holding] = []
+            if "ids" in ack.args and not ack.args.get("cumulative"):
+                holdings = [(position(text), None) for text in ack.args["ids"]]
             for state in self._of_call(ack):
-                state.returns.add(ack.start, end)
+                state.give_back(ack.start, end, *holdings)
 
     # --- the walk ---------------------------------------------------------------------------------
 
@@ -437,7 +476,7 @@ class Deliveries:
             return
         ack = state.acked.get(place)
         since = self.since(before, call)
-        if self.is_sure(state, ack, self.since(call)) or state.returns.any(since, call.end):
+        if self.is_sure(state, ack, self.since(call)) or state.is_back(place, before, since, call):
             return
         text = f"{before} and {call} delivered {message['value']!r}, and nothing gave it back"
         self.find("duplicate-delivery", text, before, call)
@@ -484,13 +523,31 @@ class Deliveries:
         sends = self.history.sends.get((message.get("topic", call.args["topic"]), message["value"]))
         if not sends or call.at is None:
             return
-        times = [send.args.get("deliver_at_ms", 0) for send in sends if send.outcome != "fail"]
+        times = [
+            send.args.get("deliver_at_ms", 0) + self.set_ahead(send, call)
+            for send in sends
+            if send.outcome != "fail"
+        ]
         if not times:
             return
         tolerance = self.history.settings.get("tick_ms", 0) + self.back(call)
         if call.at + tolerance < min(times):
             text = f"{call} delivered {message['value']!r} {min(times) - call.at} ms too early"
             self.find("early-delivery", text, sends[0], call)
+
+    def set_ahead(self, send: Call, call: Call) -> int:
+        """How far the clock of the machine was set ahead between two calls of one boot.
+
+        That makes no message due. After a power cut nobody knows what the clock was.
+        """
+        cuts = self.history.by_op["power_cut"]
+        if "deliver_at_ms" not in send.args or any(send.start < c.start < call.end for c in cuts):
+            return 0
+        return sum(
+            max(0, int(jump.args["by_ms"]))
+            for jump in self.history.by_op["clock_jump"]
+            if send.end < jump.start < call.start and jump.process == ""
+        )
 
     def back(self, call: Call) -> int:
         """How far the clock of a process was set back by then."""
@@ -653,13 +710,13 @@ class Drain:
         return ack.is_plain or any(txn.unit and not txn.doomed for txn in ack.txns)
 
     def _moved(self) -> set[Position]:
-        """Messages that are in the dead-letter or retry topic now."""
+        """Messages that are in the dead-letter or retry topic now, or were, as the drain says."""
         names = [f"{self.topic}-{self.subscription}-{end}" for end in ("DLQ", "RETRY")]
         names += [
             str(call.args[name]) for call in self.walk.history.by_op["subscribe"]
             for name in ("dead_letter_topic", "retry_topic") if name in call.args
         ]  # fmt: skip
-        return {
+        return {position(text) for text in self.call.answer.get("moved", ())} | {
             place
             for (topic, _), rows in self.walk.history.rows.items()
             if topic in names

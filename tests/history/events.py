@@ -35,7 +35,10 @@ op, with its args -> its answer:
                      early a delayed message may come if not strict), ack_timeout_ms,
                      producer_idle_timeout_ms
   producers
-    open_producer    topic, producer (its name), session      fences earlier sessions of this name
+    open_producer    topic, producer (its name), session, access? (shared | exclusive |
+                     exclusive-with-fencing)      fences earlier sessions of this name, or all of
+                     the topic
+    close_producer   topic, session
     send             topic, value, key?, partition?, txn?, producer? (its name), sequence?,
                      session? (one producer object: it stores in the order of the invocations),
                      deliver_at_ms?, event_time_ms?
@@ -81,7 +84,8 @@ op, with its args -> its answer:
     clock_jump       (process) by_ms
   after recovery, when nothing else runs
     final_read       -> as read, of all topics
-    final_drain      topic, subscription -> messages, as receive: all that a fresh consumer gets.
+    final_drain      topic, subscription -> messages, as receive: all that a fresh consumer gets;
+                     moved? (ids that are dead letters although they were acknowledged once).
                      `at` is the time by which delayed messages should have come.
 """
 

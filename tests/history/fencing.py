@@ -14,6 +14,7 @@ def check_fencing(history: History) -> Iterator[Finding]:
     yield from reused(history)
     yield from fenced_transactions(history)
     yield from fenced_producers(history)
+    yield from two_exclusive(history)
 
 
 def connections(history: History) -> dict[str, list[Call]]:
@@ -113,11 +114,12 @@ def _in_fenced(
 
 
 def fenced_producers(history: History) -> Iterator[Finding]:
-    """Sends of a named producer that succeeded after another had opened its name."""
-    opened: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    """Sends of a producer that succeeded after another had opened its name or fenced it."""
+    opened: dict[tuple[str, str | None], list[Call]] = defaultdict(list)
     for call in history.by_op["open_producer"]:
-        if call.outcome == "ok" and call.args.get("producer") is not None:
-            opened[call.args["topic"], call.args["producer"]].append(call)
+        is_fencing = call.args.get("producer") is not None or _is_exclusive(call)
+        if call.outcome == "ok" and is_fencing:
+            opened[call.args["topic"], call.args.get("producer")].append(call)
     fences: dict[str, Call] = {}
     for calls in opened.values():
         after = first_end_after(calls)
@@ -130,3 +132,29 @@ def fenced_producers(history: History) -> Iterator[Finding]:
         if fence is not None and call.outcome == "ok" and call.start > fence.end:
             text = f"{call} of producer {call.args.get('producer')} succeeded, fenced by {fence}"
             yield Finding("fenced-holder", text, [fence.start, *call.events])
+
+
+def two_exclusive(history: History) -> Iterator[Finding]:
+    """Exclusive producers that were opened while another of the topic certainly lived."""
+    holders: dict[str, Call] = {}
+    ends = [c for op in ("kill", "power_cut", "lossy") for c in history.by_op[op]]
+    for call in sorted(history.by_op["open_producer"], key=lambda call: call.end):
+        if call.outcome != "ok" or not _is_exclusive(call):
+            continue
+        topic = call.args["topic"]
+        holder = holders.get(topic)
+        holders[topic] = call
+        if holder is None or holder.end > call.start or call.args["access"] != "exclusive":
+            continue
+        closes = [
+            c for c in history.by_op["close_producer"]
+            if c.args["session"] == holder.args["session"]
+        ]  # fmt: skip
+        ended = [c for c in ends if c.op != "kill" or c.process in ("", holder.process)]
+        if not any(holder.start < c.start < call.end for c in (*closes, *ended)):
+            text = f"{call} opened an exclusive producer of {topic} beside that of {holder}"
+            yield Finding("two-exclusive-producers", text, [*holder.events, *call.events])
+
+
+def _is_exclusive(call: Call) -> bool:
+    return str(call.args.get("access", "shared")) != "shared"

@@ -75,8 +75,11 @@ class TestTold:
             other.abort(txn)
             assert thread.result() == b"1"
 
-    def test_a_message_that_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
-        """A nack is written and not flushed."""
+    @pytest.mark.parametrize("is_new_file", [False, True], ids=["same file", "new file"])
+    def test_a_message_that_a_peer_gives_back(
+        self, path: str, rests: threading.Semaphore, is_new_file: bool
+    ) -> None:
+        """A nack is written and not flushed, perhaps as the first frame of a journal file."""
         with txlog.open(path) as own_client, txlog.open(path) as other:
             other.producer("t").send(b"1")
             consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
@@ -84,6 +87,8 @@ class TestTold:
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             assert message is not None
+            if is_new_file:
+                other.checkpoint()
             peer.negative_acknowledge(message)
             assert thread.result() == b"1"
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.history.events import Recorder
 from tests.simulation.answers import acked, by_partition, nothing, rows_of, sent, text_id, value_of
+from tests.simulation.claims import Claims
 from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
@@ -52,7 +53,7 @@ class Damage(Exception):
     """`verify` or a call has found that the store is damaged, and no fault damages it."""
 
 
-class Agent(Upkeep, Watching):
+class Agent(Upkeep, Watching, Claims):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)
@@ -72,6 +73,7 @@ class Agent(Upkeep, Watching):
         self.consumers: dict[tuple[str, ...], Any] = {}
         self.readers: dict[str, tuple[str, Any]] = {}
         self.producers: dict[tuple[str, str | None], Any] = {}
+        self.claimed: dict[str, tuple[str, Any]] = {}
         self.queued: list[tuple[int, Any, Callable[[Any], dict[str, Any]]]] = []
 
     # --- the life ----------------------------------------------------------------------------
@@ -708,7 +710,7 @@ class Agent(Upkeep, Watching):
         self._guarded(self._settle)
         self._close()
         self.memory.incarnation += 1
-        self.consumers, self.readers, self.producers = {}, {}, {}
+        self.consumers, self.readers, self.producers, self.claimed = {}, {}, {}, {}
         while not self._open():
             pass
 

@@ -57,6 +57,24 @@ DELAY_WEIGHTS: Final = {
     "seek": 0.5,
     "trim": 0.3,
 }
+SENDER_WEIGHTS: Final = {
+    "claim": 6.0,
+    "send_claimed": 14.0,
+    "send_numbers": 10.0,
+    "send_named": 4.0,
+    "send": 3.0,
+    "transfer": 4.0,
+    "follow": 8.0,
+    "checkpoint": 4.0,
+    "sleep": 1.0,
+    "reopen": 0.5,
+}
+NUMBERS: Final = (  # the numbers of messages; some are missing, late or there twice
+    (2, 5, 0, 5, 0, 2),
+    (1, 3, 5, 2, 4, 1, 4),
+    (0, 1, 2, 0, 1),
+    (4, 2, 0, 2, 4, 1),
+)
 WATCH_WEIGHTS: Final = {
     "stream": 12.0,
     "watch": 20.0,
@@ -146,6 +164,7 @@ def _delays(random: Random, scenario: Scenario) -> None:
         "ledger_entries_max": random.choice((3, 8)),
         "checkpoint_frames": random.choice((8, 30)),
         "tick_time_ms": random.choice((0, 10)),
+        "clock_jump_max_ms": 60_000,
     }
     scenario.topics = [_topic(random, "a", random.randint(1, 2))]
     scenario.processes = [
@@ -155,7 +174,55 @@ def _delays(random: Random, scenario: Scenario) -> None:
         for operation in plan.operations:
             if operation["op"] in ("transfer", "leave_open"):
                 operation["after_ms"] = random.choice((None, 0, 3_000, 60_000))
-    scenario.faults = [_of_consumers(random) for _ in range(random.choice((0, 1, 2)))]
+    scenario.faults = [
+        random.choice((_of_consumers, _of_clock))(random)
+        for _ in range(random.choice((0, 1, 2, 3)))
+    ]
+
+
+def _senders(random: Random, scenario: Scenario) -> None:
+    """Producers fence each other, hold a topic alone, and leave numbers out; readers follow."""
+    scenario.settings |= {
+        "dedup_idle_ms": random.choice((1_800_000, 604_800_000)),
+        "clock_jump_max_ms": 60_000,
+        "checkpoint_frames": random.choice((8, 30, 1000)),
+    }
+    scenario.topics = [_topic(random, "a", random.randint(1, 2)), _topic(random, "b", 1)]
+    scenario.processes = [
+        _process(random, scenario, f"p{number}", SENDER_WEIGHTS) for number in (1, 2, 3)
+    ]
+    for plan in scenario.processes:
+        for operation in plan.operations:
+            if operation["op"] in ("claim", "send_claimed"):
+                alone = ("exclusive", "exclusive", "exclusive-with-fencing")
+                operation["access"] = (
+                    "shared" if operation["topic"] == "a" else random.choice(alone)
+                )
+            elif operation["op"] == "send_numbers":
+                operation |= {"topic": "a", "numbers": [*random.choice(NUMBERS)]}
+    scenario.faults = [
+        random.choice((_of_senders, _of_clock))(random) for _ in range(random.choice((0, 1, 2, 4)))
+    ]
+
+
+def _of_senders(random: Random) -> dict[str, Any]:
+    """A producer dies or stops, or the power fails, right after an answer."""
+    kind = random.choice(("kill", "stop", "power_cut", "power_cut"))
+    answer = random.choice(("send", "send", "open_producer"))
+    fault = {"kind": kind, "answer": answer, "nth": random.randint(1, 25)}
+    return fault | ({"seconds": random.choice((5, 90))} if kind == "stop" else {})
+
+
+def _of_clock(random: Random) -> dict[str, Any]:
+    """The wall clock is set ahead, mostly by an hour.
+
+    Not back: what was stamped with a slow clock looks old once the clock is right again.
+    """
+    fault = {"kind": "clock", "answer": random.choice(("send", "receive"))}
+    return fault | {
+        "nth": random.randint(1, 15),
+        "ms": random.choice((3_600_000, 3_600_000, 3_600_000, 5_000)),
+    }
 
 
 def _of_consumers(random: Random) -> dict[str, Any]:
@@ -171,6 +238,7 @@ PROFILES: Final[dict[str, Callable[[Random, Scenario], None]]] = {
     "deliveries": _deliveries,
     "delays": _delays,
     "watermarks": _watermarks,
+    "senders": _senders,
 }
 
 

@@ -154,7 +154,7 @@ PROFILES: Final[dict[str, Profile | None]] = {
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
-    *("watermarks", "all", "delays", "journal", "transactions", "space"),
+    *("watermarks", "all", "delays", "journal", "transactions", "senders"),
 )
 
 

@@ -28,6 +28,7 @@ from tests.simulation.machine import SharedDisk, SimulatedProcess, World
 from tests.simulation.memory import Memory
 from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
+from tests.simulation.rest_agent import RestAgent
 from tests.simulation.scenario import (
     FUNCTION_IN,
     FUNCTION_OUT,
@@ -55,6 +56,7 @@ KINDS: dict[str, type[Agent]] = {
     "server": ServerAgent,
     "client": ClientAgent,
     "wake": WakeAgent,
+    "rest": RestAgent,
 }
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
@@ -172,9 +174,8 @@ class Run:
     def _wake(self) -> None:
         """Start servers again, and clients that receive what is left and wait for more."""
         servers = [plan.name for plan in self.scenario.processes if plan.kind == "server"]
-        if not servers:
-            return
-        self._plans["late"] = ProcessPlan("late", [], kind="wake"), Memory()
+        kind = "wake" if servers else "rest"
+        self._plans["late"] = ProcessPlan("late", [], kind=kind), Memory()
         for name in (*servers, "late"):
             self._start(name)
         self._go()
@@ -312,15 +313,16 @@ class Run:
                     consumer.acknowledge(received)
         seen = snapshot(client, [topic.name])[topic.name]
         replayed = self._replayed(topic.name, subscription)
+        moved: list[str] = []
         for ending in ("DLQ", "RETRY"):
             name = f"{topic.name}-{subscription}-{ending}"
             for table in client.read(name) if _exists(client, name) else ():
-                rows += [
-                    row
-                    for row in moved_rows(messages(table), topic.name, seen)
-                    if row["value"] not in replayed
-                ]
-        self.recorder.ok(call, messages=rows)
+                for row in moved_rows(messages(table), topic.name, seen):
+                    if row["value"] in replayed:
+                        moved.append(row["id"])
+                    else:
+                        rows.append(row)
+        self.recorder.ok(call, messages=rows, moved=moved)
 
     def _replayed(self, topic: str, subscription: str) -> set[str]:
         """If the subscription went back: what it acknowledged, also after it was a dead letter."""

@@ -720,6 +720,27 @@ class Journal:
             raise self._broken(lsn)
         return frames
 
+    def has_more(self) -> bool:
+        """Whether a frame follows the last one read, flushed or not; reads no frame.
+
+        It may be the first of a newer file. The last record read of the witness names that file.
+        """
+        self.current.forget_window()
+        if self.current.read_header(self.end) is not None:
+            return True
+        newest = self.witness.last
+        if newest is None:
+            return False
+        name = JournalName(newest.journal, newest.rewrite)
+        if name <= self.current.name:
+            return False
+        try:
+            opened = self.file(name)
+        except (MissingFile, Corruption):  # the next read follows, or reports it
+            return True
+        opened.forget_window()
+        return opened.read_header(FILE_HEADER_BYTES) is not None
+
     def _read_on(
         self, stop_lsn: int | None, witnessed: WitnessRecord | None, *, is_reader: bool = False
     ) -> list[RawFrame]:

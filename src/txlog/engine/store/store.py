@@ -664,10 +664,8 @@ class Store:
 
         def look() -> bool:
             view = self._whole_view()
-            journal = view.journal
-            journal.current.forget_window()
-            is_behind = not unseen and journal.durable_lsn < view.lsn
-            return is_behind or journal.current.read_header(journal.end) is not None
+            is_behind = not unseen and view.journal.durable_lsn < view.lsn
+            return is_behind or view.journal.has_more()
 
         return self._mutex.run(look)
 
