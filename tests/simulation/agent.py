@@ -393,6 +393,26 @@ class Agent(Upkeep, Watching, Working):
             facts["deliver_at_ms"] = options["deliver_at"] = due
         return producer, facts, payload, options
 
+    def acknowledge_twice(self, op: dict[str, Any]) -> None:
+        """Acknowledge messages in two transactions; the second must be refused."""
+        received, consumer = self._take(op, op["take"])
+        if not received:
+            return
+        alone = {**op, "to": [], "flushes": True}
+
+        def use(txn: Any) -> None:
+            self._fill(alone, txn, received, consumer)
+            self._end(txn, str(txn.id), "commit", {})
+
+        first, second = self._begin({}), self._begin({})
+        if op["is_held"]:
+            self._fill(alone, first, received, consumer)
+            self._guarded(partial(use, second))
+            self._end(first, str(first.id), "commit", {})
+        else:
+            use(first)
+            use(second)
+
     def pipeline(self, op: dict[str, Any]) -> None:
         """Transactions whose commits overlap; none has an id before its commit is decided.
 
@@ -566,6 +586,10 @@ class Agent(Upkeep, Watching, Working):
             return
         if not received or then == "nothing":
             return
+        if then == "ends":  # the mark must wait for what is in between
+            facts = self._acked_of(op, consumer, received[:1])
+            self._call("acknowledge", partial(consumer.acknowledge, received[:1]), acked, **facts)
+            received = received[-1:]
         facts = self._acked_of(op, consumer, received)
         kind = self.topics[op["topic"]].kinds[op["subscription"]]
         if then == "nack":

@@ -154,7 +154,7 @@ def _deliveries(random: Random, scenario: Scenario) -> None:
             operation["to"] = random.randint(3, 5) * [[operation["topic"], "k1"]]
         elif operation["op"] == "consume" and random.random() < 0.4:
             operation["take"], operation["then"] = random.choice(
-                ((1, "acknowledge"), (2, "acknowledge"), (3, "stale"))
+                ((1, "acknowledge"), (6, "ends"), (3, "stale"))
             )
     scenario.faults = [_of_consumers(random) for _ in range(random.choice((0, 1, 2, 4)))]
 

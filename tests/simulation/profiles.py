@@ -71,6 +71,8 @@ TRANSACTION_WEIGHTS: Final = {
     "reopen": 2.0,
     "seek": 0.5,
     "delete_key": 1.5,
+    "acknowledge_twice": 3.0,
+    "follow": 4.0,
 }
 
 CHECKPOINT_CALLS: Final = (
@@ -138,9 +140,12 @@ def _transactions(random: Random, scenario: Scenario) -> None:
     for operation in [each for plan in scenario.processes for each in plan.operations]:
         operation["flushes"] = random.random() < 0.5  # else an abort has written nothing
         operation["as_before"] = random.random() < 0.4
-        operation["wait_s"] = random.choice((0, 0, 0.05, 1))
+        operation["wait_s"] = random.choice((0, 0, 0.05, 3))
         operation["closes"] = random.random() < 0.2
         operation["at_once"] = random.random() < 0.5
+        if operation["op"] == "keyed":  # others take over while it is open
+            operation["joined"] = random.random() < 0.2
+            operation["rest_s"] = random.choice((0, 0.05, 1))
     if random.random() < 0.4:
         plan = scenario.processes[-1]
         plan.kind, plan.transaction_key = "aio", random.choice((None, TRANSACTION_KEYS[-1]))

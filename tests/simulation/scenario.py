@@ -325,6 +325,10 @@ def operation_of(
         operation["number"] = random.randint(1, 3)
     elif name == "delete_key":
         operation["transaction_key"] = random.choice(TRANSACTION_KEYS)
+    elif name == "acknowledge_twice":
+        operation["subscription"] = subscription
+        operation["take"] = random.randint(1, 3)
+        operation["is_held"] = random.random() < 0.5
     elif name == "come_again":
         operation["subscription"] = subscription
         operation["take"] = random.randint(2, 6)
