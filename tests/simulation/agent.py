@@ -308,8 +308,15 @@ class Agent(Upkeep, Watching, Working):
 
     def keyed(self, op: dict[str, Any]) -> None:
         key = op["transaction_key"]
+        connected = self._connect(key, as_before=op.get("as_before", False))
+        self.process.world.scheduler.sleep(op.get("wait_s", 0))
+        received, consumer = self._take(op, op["take"])
+        self._in_transaction(op, received, consumer, {"key": key, "epoch": connected["epoch"]})
+
+    def _connect(self, key: str, *, as_before: bool) -> Any:
+        """Connect a key; as_before: with the epoch that this process had, which may be old."""
         presented = {}
-        if op.get("as_before") and key in self.memory.epochs:
+        if as_before and key in self.memory.epochs:
             presented = {"presented": self.memory.epochs[key]}
         connected = self._call(
             "connect_key",
@@ -319,15 +326,15 @@ class Agent(Upkeep, Watching, Working):
             **presented,
         )
         self.memory.epochs[key] = connected["epoch"]
-        self.process.world.scheduler.sleep(op.get("wait_s", 0))
-        received, consumer = self._take(op, op["take"])
-        self._in_transaction(op, received, consumer, {"key": key, "epoch": connected["epoch"]})
+        return connected
 
     def delete_key(self, op: dict[str, Any]) -> None:
-        """Stop whoever holds a key."""
+        """Stop whoever holds a key; a holder that goes on must be refused."""
         key = op["transaction_key"]
         delete = partial(self.client.admin.delete_transaction_key, key)
         self._call("delete_key", delete, nothing, key=key)
+        if key in self.memory.epochs:
+            self._connect(key, as_before=True)
 
     def leave_open(self, op: dict[str, Any]) -> None:
         """A transaction that nobody ends: its time-out does."""
