@@ -474,6 +474,9 @@ class Agent(Upkeep, Watching, Working):
             self._answer_queued()
         else:
             self._end(txn, txn_id, op["end"], holder)
+            if op["end"] == "abort" and op.get("at_once"):  # a commit by its id is refused
+                commit = partial(self.client.commit, txn.id)
+                self._call("commit", commit, nothing, txn=txn_id)
 
     def _in_one_frame(
         self,
