@@ -402,19 +402,6 @@ BROKEN: dict[str, str] = {
         connect_key key=k -> epoch=0
         p2/connect_key key=k -> epoch=1
         begin key=k epoch=0 -> A""",
-    "fenced-holder, its abort": """
-        connect_key key=k -> epoch=0
-        begin key=k epoch=0 -> A
-        p2/connect_key key=k -> epoch=1 fenced=A
-        abort txn=A""",
-    "fenced-holder, its connection": """
-        connect_key key=k -> epoch=0
-        p2/connect_key key=k -> epoch=1
-        connect_key key=k presented=0 -> epoch=2""",
-    "fenced-holder, after the key was deleted": """
-        connect_key key=k -> epoch=0
-        p2/delete_key key=k
-        connect_key key=k presented=0 -> epoch=1""",
     "fenced-holder, a producer": """
         open_producer producer=n session=a
         p2/open_producer producer=n session=b
