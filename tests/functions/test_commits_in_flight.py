@@ -358,6 +358,62 @@ def test_held_messages_that_come_again_are_held_once(client: txlog.Client) -> No
     assert values(client) == windows_of_five()
 
 
+@pytest.mark.parametrize("txn_size", [1, 2, 3])
+@pytest.mark.parametrize("nth", range(3, 7))
+def test_held_messages_that_come_again_keep_their_order(
+    client: txlog.Client, nth: int, txn_size: int
+) -> None:
+    """An operator returns them between two batches, when another partition has messages, too."""
+    client.create_topic("two", partitions=2)
+    client.create_subscription("two", "s")
+    producer = client.producer("two")
+    for number in range(3):
+        producer.send(b"0 %d" % number, partition=0)
+    looks: list[None] = []
+
+    def stop() -> bool:
+        looks.append(None)
+        if len(looks) == nth:
+            for number in range(5):
+                producer.send(b"1 %d" % number, partition=1)
+            client.subscription("two", "s").redeliver()
+        return not client.subscriptions("two")[0]["backlog"]
+
+    @functions.tumbling(count=4)
+    def window(messages: list[Message]) -> bytes:
+        return b",".join(message.value or b"" for message in messages)
+
+    options = FunctionOptions(txn_size=txn_size, max_in_flight=1, follow=True)
+    functions.run(client, window, "two", "out", "s", options, Hooks(stop=stop))
+    used = b",".join(value or b"" for value in values(client)).split(b",")
+    assert len(used) == 8
+    for partition in (b"0", b"1"):
+        numbers = [value for value in used if value.startswith(partition)]
+        assert numbers == sorted(set(numbers))
+
+
+def test_held_messages_are_behind_those_that_an_operator_goes_back_to(
+    client: txlog.Client,
+) -> None:
+    """Windows hold consecutive messages, before and after a seek."""
+    fill(client, 12)
+    looks: list[None] = []
+
+    def stop() -> bool:
+        looks.append(None)
+        if len(looks) == 7:  # ten messages are in windows, two are held
+            client.subscription("in", "s").seek("earliest")
+        return False
+
+    @functions.tumbling(count=5)
+    def window(messages: list[Message]) -> bytes:
+        return b" ".join(message.value or b"" for message in messages)
+
+    options = FunctionOptions(txn_size=4, max_in_flight=1)
+    functions.run(client, window, "in", "out", "s", options, Hooks(stop=stop))
+    assert values(client) == 2 * [b"0 1 2 3 4", b"5 6 7 8 9"]
+
+
 def test_each_partition_keeps_its_order(client: txlog.Client, in_flight: list[int]) -> None:
     fill(client, 60, 0)
     fill(client, 60, 1)

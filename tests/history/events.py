@@ -47,7 +47,9 @@ op, with its args -> its answer:
                         Batched sends: invoke each as it is queued, and answer each later.
     announce         topic, producer, time_ms (null: idle), txn?       a producer's watermark
   transactions
-    connect_key      key -> epoch                                      fences earlier epochs
+    connect_key      key, presented? (an epoch; without it, it takes over in any case)
+                     -> epoch, fenced? (the transaction that it aborted)  fences earlier epochs
+    delete_key       key                                               fences all epochs
     begin            key?, epoch? -> txn, epoch? (without an epoch it connects the key, too)
     commit, abort    txn -> state? (committed | committing | aborted | aborting)
   consumers

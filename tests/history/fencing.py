@@ -12,6 +12,7 @@ from tests.history.model import NEVER, Call, Finding, History, first_end_after
 def check_fencing(history: History) -> Iterator[Finding]:
     """Findings about epochs, ids and fenced holders."""
     yield from reused(history)
+    yield from old_connections(history)
     yield from fenced_transactions(history)
     yield from fenced_producers(history)
     yield from two_exclusive(history)
@@ -57,6 +58,29 @@ def reused(history: History) -> Iterator[Finding]:
                 yield Finding("epoch-reused", text, [before.start, call.start])
 
 
+def old_connections(history: History) -> Iterator[Finding]:
+    """Connections with an epoch that another holder, or the deletion of the key, had ended."""
+    connected = connections(history)
+    for call in history.by_op["connect_key"]:
+        presented = call.args.get("presented")
+        if presented is None or call.outcome != "ok":
+            continue
+        holders = connected[call.args["key"]]
+        since = max((c.end for c in holders if c.answer["epoch"] == presented), default=NEVER)
+        fences = [c for c in holders if c.answer["epoch"] > presented and c.end < call.start]
+        fences += [
+            gone
+            for gone in history.by_op["delete_key"]
+            if gone.args["key"] == call.args["key"]
+            and gone.outcome == "ok"
+            and since < gone.start
+            and gone.end < call.start
+        ]
+        if fences:
+            text = f"{call} succeeded with epoch {presented}, fenced by {fences[0]}"
+            yield Finding("fenced-holder", text, [fences[0].start, *call.events])
+
+
 def fenced_transactions(history: History) -> Iterator[Finding]:
     """Calls of a holder that succeeded although a newer one had connected or begun."""
     connected = connections(history)
@@ -73,6 +97,12 @@ def fenced_transactions(history: History) -> Iterator[Finding]:
                 text = f"{call} succeeded with epoch {epoch} of {key}, fenced by {by}"
                 yield Finding("fenced-holder", text, [by.start, *call.events])
         yield from _in_fenced(history, key, calls, [*calls, *connected[key]])
+    for fence in history.by_op["connect_key"]:
+        txn = history.txns.get(fence.answer.get("fenced", ""))
+        for call in () if txn is None else txn.aborts:
+            if call.start > fence.end and call.outcome == "ok":
+                text = f"{call} succeeded, fenced by {fence}"
+                yield Finding("fenced-holder", text, [fence.start, *call.events])
 
 
 def highest_by_end(calls: list[Call]) -> Callable[[float], Call | None]:

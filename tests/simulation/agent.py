@@ -20,21 +20,16 @@ from tests.simulation.claims import Claims
 from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
-from tests.simulation.scenario import (
-    FUNCTION_IN,
-    FUNCTION_OUT,
-    FUNCTION_SUBSCRIPTION,
-    ProcessPlan,
-    Scenario,
-    TopicPlan,
-)
+from tests.simulation.scenario import ProcessPlan, Scenario, TopicPlan
 from tests.simulation.upkeep import Upkeep
 from tests.simulation.watching import Watching
-from txlog import Client, Message, functions
+from tests.simulation.working import Working
+from txlog import Client, Message
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
+from txlog.engine.door.transactions import CommitFuture
 from txlog.errors import Corruption, OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
@@ -53,7 +48,15 @@ class Damage(Exception):
     """`verify` or a call has found that the store is damaged, and no fault damages it."""
 
 
-class Agent(Upkeep, Watching, Claims):
+class NotReturned(Exception):
+    """What was returned to a subscription does not come again as it must, or comes too early."""
+
+
+class LeftBehind(Exception):
+    """A client has closed, and a commit of it has no answer."""
+
+
+class Agent(Upkeep, Watching, Claims, Working):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)
@@ -108,9 +111,12 @@ class Agent(Upkeep, Watching, Claims):
         for _ in range(CLOSING_ROUNDS):
             try:
                 self.client.close()
-                break
             except (TxlogError, Interrupted):
                 continue
+            commits = [each for _, each, _ in self.queued if isinstance(each, CommitFuture)]
+            if any(not commit.done() for commit in commits):
+                raise LeftBehind(f"{self.process.name} closed with commits that have no answer")
+            break
         self._answer_queued()
         for call in calls:
             self.recorder.ok(call)
@@ -304,14 +310,33 @@ class Agent(Upkeep, Watching, Claims):
 
     def keyed(self, op: dict[str, Any]) -> None:
         key = op["transaction_key"]
-        connected = self._call(
-            "connect_key",
-            lambda: self.client.connect(key),
-            lambda answer: {"epoch": answer["epoch"]},
-            key=key,
-        )
+        connected = self._connect(key, as_before=op.get("as_before", False))
+        self.process.world.scheduler.sleep(op.get("wait_s", 0))
         received, consumer = self._take(op, op["take"])
         self._in_transaction(op, received, consumer, {"key": key, "epoch": connected["epoch"]})
+
+    def _connect(self, key: str, *, as_before: bool) -> Any:
+        """Connect a key; as_before: with the epoch that this process had, which may be old."""
+        presented = {}
+        if as_before and key in self.memory.epochs:
+            presented = {"presented": self.memory.epochs[key]}
+        connected = self._call(
+            "connect_key",
+            lambda: self.client.connect(key, *presented.values()),
+            _connected,
+            key=key,
+            **presented,
+        )
+        self.memory.epochs[key] = connected["epoch"]
+        return connected
+
+    def delete_key(self, op: dict[str, Any]) -> None:
+        """Stop whoever holds a key; a holder that goes on must be refused."""
+        key = op["transaction_key"]
+        delete = partial(self.client.admin.delete_transaction_key, key)
+        self._call("delete_key", delete, nothing, key=key)
+        if key in self.memory.epochs:
+            self._connect(key, as_before=True)
 
     def leave_open(self, op: dict[str, Any]) -> None:
         """A transaction that nobody ends: its time-out does."""
@@ -345,6 +370,8 @@ class Agent(Upkeep, Watching, Claims):
                 **self._acked_of(op, consumer, received),
                 txn=txn_id,
             )
+        if op.get("flushes"):
+            txn.flush()
 
     def _send_in(
         self, op: dict[str, Any], txn: Any, txn_id: str, topic: str, key: str | None
@@ -375,6 +402,26 @@ class Agent(Upkeep, Watching, Claims):
             facts["deliver_at_ms"] = options["deliver_at"] = due
         return producer, facts, payload, options
 
+    def acknowledge_twice(self, op: dict[str, Any]) -> None:
+        """Acknowledge messages in two transactions; the second must be refused."""
+        received, consumer = self._take(op, op["take"])
+        if not received:
+            return
+        alone = {**op, "to": [], "flushes": True}
+
+        def use(txn: Any) -> None:
+            self._fill(alone, txn, received, consumer)
+            self._end(txn, str(txn.id), "commit", {})
+
+        first, second = self._begin({}), self._begin({})
+        if op["is_held"]:
+            self._fill(alone, first, received, consumer)
+            self._guarded(partial(use, second))
+            self._end(first, str(first.id), "commit", {})
+        else:
+            use(first)
+            use(second)
+
     def pipeline(self, op: dict[str, Any]) -> None:
         """Transactions whose commits overlap; none has an id before its commit is decided.
 
@@ -396,7 +443,9 @@ class Agent(Upkeep, Watching, Claims):
                 self._queue("acknowledge", act, acked, **facts)
             self._queue("commit", txn.commit_async, nothing, txn=txn_id)
             endings.append((txn, txn_id))
-        if op["repeats"]:
+        if op.get("closes"):
+            self.reopen({"at_once": True})
+        elif op["repeats"]:
             self._settle()
             for txn, txn_id in endings:  # what failed without an effect is committed now
                 if txn.state == "OPEN":
@@ -427,6 +476,9 @@ class Agent(Upkeep, Watching, Claims):
             self._answer_queued()
         else:
             self._end(txn, txn_id, op["end"], holder)
+            if op["end"] == "abort" and op.get("at_once"):  # a commit by its id is refused
+                commit = partial(self.client.commit, txn.id)
+                self._call("commit", commit, nothing, txn=txn_id)
 
     def _in_one_frame(
         self,
@@ -546,12 +598,20 @@ class Agent(Upkeep, Watching, Claims):
             return
         if not received or then == "nothing":
             return
+        if then == "ends":  # the mark must wait for what is in between
+            facts = self._acked_of(op, consumer, received[:1])
+            self._call("acknowledge", partial(consumer.acknowledge, received[:1]), acked, **facts)
+            received = received[-1:]
         facts = self._acked_of(op, consumer, received)
         kind = self.topics[op["topic"]].kinds[op["subscription"]]
         if then == "nack":
             self._call("nack", lambda: consumer.negative_acknowledge(received), nothing, **facts)
-        elif then == "cumulative" and kind in ("exclusive", "failover"):
+        elif then in ("cumulative", "stale") and kind in ("exclusive", "failover"):
             last = received[-1]
+            if then == "stale":  # what is behind it has come back
+                facts = self._acked_of(op, consumer, received[:1])
+                nack = partial(consumer.negative_acknowledge, received[:1])
+                self._call("nack", nack, nothing, **facts)
             facts = self._acked_of(op, consumer, [last])
             del facts["values"]  # the checker finds out which messages come before
             self._call(
@@ -564,6 +624,52 @@ class Agent(Upkeep, Watching, Claims):
             )
         else:
             self._call("acknowledge", lambda: consumer.acknowledge(received), acked, **facts)
+
+    def come_again(self, op: dict[str, Any]) -> None:
+        """Return messages to an exclusive subscription, and receive them again.
+
+        Or hold them in a transaction: then they do not come. The cursor may come from a dump.
+        """
+        if current_thread().name == SIDE_THREAD:  # the other one may receive them
+            return
+        how, begin = op["how"], len(self.recorder.events)
+        received, consumer = self._take(op, op["take"])
+        if not received:
+            return
+        returned = received
+        if how == "nack":
+            returned = received[::2]
+            facts = self._acked_of(op, consumer, returned)
+            self._call("nack", lambda: consumer.negative_acknowledge(returned), nothing, **facts)
+        elif how == "seek":
+            some = received[1::2]
+            facts = self._acked_of(op, consumer, some)
+            self._call("acknowledge", lambda: consumer.acknowledge(some), acked, **facts)
+            self.seek({**op, "to": "earliest"})
+        else:
+            txn = self._begin({})
+            self._fill({**op, "to": [], "flushes": True}, txn, received, consumer)
+            if how == "abort":
+                self._end(txn, str(txn.id), "abort", {})
+        if op["reopens"]:
+            self.checkpoint({"roll_all": True})
+            self.reopen({})
+        again: dict[str | None, Message] = {}
+        while messages := self._take(op, 1000, 50)[0]:
+            again |= {text_id(message.message_id): message for message in messages}
+        if not self._is_disturbed(op, begin):
+            _check_again(how, returned, again)
+        at = op["topic"], op["subscription"]
+        name = self._consumer(op).name
+        self._call("close", self.consumers.pop(at).close, nothing, consumer=name)
+
+    def _is_disturbed(self, op: dict[str, Any], begin: int) -> bool:
+        """Whether something else may have changed the subscription since an event."""
+        causes = ("power_cut", "lossy", "stop", "clock_jump", "unsubscribe", "delete_topic")
+        return any(
+            event.op in causes or (event.op == "seek" and event.process != self.process.name)
+            for event in self.recorder.events[begin:]
+        )
 
     def seek(self, op: dict[str, Any]) -> None:
         topic, subscription, to = op["topic"], op["subscription"], op["to"]
@@ -675,23 +781,6 @@ class Agent(Upkeep, Watching, Claims):
     def _perform(self, op: dict[str, Any]) -> None:
         self._guarded(lambda: getattr(self, op["op"])(op))
 
-    def feed(self, op: dict[str, Any]) -> None:
-        """Give the function something to do."""
-        producer = self._producer(FUNCTION_IN)
-        for _ in range(op["count"]):
-            value = self._value()
-            facts = {"topic": FUNCTION_IN, "value": value, "session": self._session(FUNCTION_IN)}
-            self._call("send", partial(producer.send, value), sent, **facts)
-
-    def function(self, op: dict[str, Any]) -> None:
-        """Run a function that makes one message of each, exactly once."""
-        options = functions.FunctionOptions(
-            name="f", limit=op["limit"], txn_size=op["txn_size"], take_over_ms=1000
-        )
-        functions.run(
-            self.client, _doubled, FUNCTION_IN, FUNCTION_OUT, FUNCTION_SUBSCRIPTION, options
-        )
-
     def command(self, op: dict[str, Any]) -> None:
         """The same by the command layer, as a program of its own."""
         topic, name = op["topic"], op["command"]
@@ -707,7 +796,8 @@ class Agent(Upkeep, Watching, Claims):
             run_command(["txn", "list", "--json"])
 
     def reopen(self, op: dict[str, Any]) -> None:
-        self._guarded(self._settle)
+        if not op.get("at_once"):
+            self._guarded(self._settle)
         self._close()
         self.memory.incarnation += 1
         self.consumers, self.readers, self.producers, self.claimed = {}, {}, {}, {}
@@ -720,8 +810,26 @@ class Agent(Upkeep, Watching, Claims):
             need_sound(verify_disk(disk, SystemClock(), deep=True))
 
 
-def _doubled(message: Message) -> str:
-    return f"f-{value_of(message.value)}"
+def _connected(answer: Any) -> dict[str, Any]:
+    """The facts of a connection of a key for a history."""
+    fenced = answer["fenced_txn"]
+    return {"epoch": answer["epoch"]} | ({"fenced": str(fenced)} if fenced else {})
+
+
+def _check_again(how: str, returned: list[Message], again: dict[str | None, Message]) -> None:
+    """Raise NotReturned unless messages came again, each with its count, or were held."""
+    for message in returned:
+        other = again.get(text_id(message.message_id))
+        name = value_of(message.value)
+        if (other is None) != (how == "hold"):
+            raise NotReturned(f"{name} {'did not come' if other is None else 'came'} after a {how}")
+        if other is None or how == "seek":
+            continue
+        before, after = message.redelivery_count or 0, other.redelivery_count or 0
+        if after <= before:
+            raise NotReturned(
+                f"{name} came again after a {how} as delivery {after}, not above {before}"
+            )
 
 
 def _need_success(args: list[str]) -> None:

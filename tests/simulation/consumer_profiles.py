@@ -14,6 +14,7 @@ from typing import Any, Final
 from tests.simulation.plans import draw_of_client
 from tests.simulation.scenario import (
     MESSAGE_KEYS,
+    FunctionPlan,
     ProcessPlan,
     Scenario,
     TopicPlan,
@@ -34,6 +35,7 @@ DELIVERY_WEIGHTS: Final = {
     "send_many": 4.0,
     "transfer": 6.0,
     "consume": 24.0,
+    "come_again": 10.0,
     "retry_later": 1.0,
     "leave_open": 3.0,
     "seek": 1.0,
@@ -89,6 +91,15 @@ HOLDING_WEIGHTS: Final = {  # what holds a watermark back for long
     "retry_later": 1.0,
     "send_delayed": 2.0,
     "seek": 0.3,
+}
+FUNCTION_WEIGHTS: Final = {
+    "disturbed_function": 12.0,
+    "feed": 14.0,
+    "redeliver_input": 8.0,
+    "checkpoint": 2.0,
+    "expire": 1.0,
+    "sleep": 2.0,
+    "reopen": 0.5,
 }
 
 
@@ -148,10 +159,21 @@ def _deliveries(random: Random, scenario: Scenario) -> None:
     for topic in scenario.topics:
         topic.is_typed = False
         topic.redeliveries = random.choice((None, None, 0, 1, 2))
+    alone = scenario.topics[0]  # its messages come again to the consumer that returned them
+    alone.kinds["s1"], alone.redeliveries = "exclusive", None
     count = random.choice((2, 3, 3))
     scenario.processes = [
         _process(random, scenario, f"p{number}", DELIVERY_WEIGHTS) for number in range(1, count + 1)
     ]
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        if operation["op"] == "come_again":
+            operation |= {"topic": alone.name, "subscription": "s1"}
+        elif operation["op"] == "transfer" and random.random() < 0.4:  # one marker, read in parts
+            operation["to"] = random.randint(3, 5) * [[operation["topic"], "k1"]]
+        elif operation["op"] == "consume" and random.random() < 0.4:
+            operation["take"], operation["then"] = random.choice(
+                ((1, "acknowledge"), (6, "ends"), (3, "stale"))
+            )
     scenario.faults = [_of_consumers(random) for _ in range(random.choice((0, 1, 2, 4)))]
 
 
@@ -225,6 +247,54 @@ def _of_clock(random: Random) -> dict[str, Any]:
     }
 
 
+def _functions(random: Random, scenario: Scenario) -> None:
+    """Runs of a function fence each other, fail and die; operators take its messages back."""
+    scenario.settings |= {
+        "checkpoint_frames": random.choice((8, 30, 1000)),
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+        "max_message_bytes": 10_000,
+    }
+    scenario.topics = [_topic(random, "a", 1)]
+    kind = random.choice(("message", "window", "window", "window", "batch"))
+    scenario.function = FunctionPlan(
+        kind,
+        1 if kind == "message" else random.randint(2, 5),
+        random.choice((1, 1, 2)),
+        random.choice(("exclusive", "exclusive", "exclusive", "failover", "shared")),
+    )
+    weights = FUNCTION_WEIGHTS | {"seek_input": random.choice((0.0, 0.0, 1.0))}
+    scenario.processes = [
+        _process(random, scenario, name, weights | {"disturbed_function": runs})
+        for name, runs in (("p1", 30.0), ("p2", 6.0), ("p3", 1.0))
+    ]
+    for plan in scenario.processes:
+        for operation in plan.operations:
+            if operation["op"] == "feed":
+                operation["count"] = random.randint(2, 10)
+    scenario.faults = [_of_functions(random) for _ in range(random.choice((0, 1, 2, 4)))]
+
+
+def _of_functions(random: Random) -> dict[str, Any]:
+    """Something happens in a call of the function, while a commit is flushed, or soon after."""
+    if random.random() < 0.4:
+        death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(1, 8)}
+        flush = {"on": ["datasync", "journal/"], "nth": random.randint(1, 60)}
+        return {"kind": "nothing", **flush, "then": [death]}
+    kind = random.choice(("kill", "power_cut", "stop", "stop", "slow", "clock", "EIO", "ENOSPC"))
+    fault: dict[str, Any] = {"kind": kind, "nth": random.randint(1, 20)}
+    if kind in ("EIO", "ENOSPC"):
+        return fault | {"on": ["datasync" if kind == "EIO" else "pwrite", "journal/"]}
+    if kind == "slow" or random.random() < 0.3:
+        fault["on"] = random.choice((["datasync", "journal/"], ["lock", ""]))
+    else:
+        fault["answer"] = random.choice(("call", "call", "committed", "retry", "conflict"))
+    if kind in ("stop", "slow"):
+        fault["seconds"] = random.choice((0.05, 5, 90))
+    elif kind == "clock":
+        fault["ms"] = random.choice((-3_600_000, -500, 5_000, 3_600_000))
+    return fault
+
+
 def _of_consumers(random: Random) -> dict[str, Any]:
     """A consumer dies or stops after it got something, or the power fails."""
     kind = random.choice(("kill", "kill", "stop", "power_cut"))
@@ -239,6 +309,7 @@ PROFILES: Final[dict[str, Callable[[Random, Scenario], None]]] = {
     "delays": _delays,
     "watermarks": _watermarks,
     "senders": _senders,
+    "functions": _functions,
 }
 
 

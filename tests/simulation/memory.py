@@ -8,6 +8,7 @@ class Memory:
 
     sequences:  by topic and producer, the next number
     unsettled:  by topic and producer, what may not have been stored: sequence, value, key, time
+    epochs:     by transaction key, that of its newest connection
     announced:  by topic and producer, the greatest time that it promised
     pending:    by producer of a client of the server, what had no receipt: by its number the
                 value, key and delivery time
@@ -19,6 +20,7 @@ class Memory:
         self.next = 0
         self.sequences: dict[tuple[str, str], int] = {}
         self.unsettled: dict[tuple[str, str], tuple[int, str, str | None, int]] = {}
+        self.epochs: dict[str, int] = {}
         self.announced: dict[tuple[str, str], int] = {}
         self.marks: dict[str, int] = {}
         self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}

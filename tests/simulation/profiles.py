@@ -70,6 +70,9 @@ TRANSACTION_WEIGHTS: Final = {
     "checkpoint": 3.0,
     "reopen": 2.0,
     "seek": 0.5,
+    "delete_key": 1.5,
+    "acknowledge_twice": 3.0,
+    "follow": 4.0,
 }
 
 CHECKPOINT_CALLS: Final = (
@@ -134,6 +137,15 @@ def _transactions(random: Random, scenario: Scenario) -> None:
     for topic in scenario.topics:
         topic.is_typed = False
     _plan(random, scenario, TRANSACTION_WEIGHTS, most=18)
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        operation["flushes"] = random.random() < 0.5  # else an abort has written nothing
+        operation["as_before"] = random.random() < 0.4
+        operation["wait_s"] = random.choice((0, 0, 0.05, 3))
+        operation["closes"] = random.random() < 0.2
+        operation["at_once"] = random.random() < 0.5
+        if operation["op"] == "keyed":  # others take over while it is open
+            operation["joined"] = random.random() < 0.2
+            operation["rest_s"] = random.choice((0, 0.05, 1))
     if random.random() < 0.4:
         plan = scenario.processes[-1]
         plan.kind, plan.transaction_key = "aio", random.choice((None, TRANSACTION_KEYS[-1]))
@@ -155,6 +167,7 @@ PROFILES: Final[dict[str, Profile | None]] = {
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
+    "functions",
 )
 
 

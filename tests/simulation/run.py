@@ -20,7 +20,7 @@ from tests.simulation.agent import (
     subscribe,
 )
 from tests.simulation.aio_agent import AioAgent
-from tests.simulation.answers import rows_of, value_of
+from tests.simulation.answers import rows_of
 from tests.simulation.bucket import simulated_bucket, trust_bucket
 from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands
@@ -31,7 +31,6 @@ from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.rest_agent import RestAgent
 from tests.simulation.scenario import (
     FUNCTION_IN,
-    FUNCTION_OUT,
     FUNCTION_SUBSCRIPTION,
     ProcessPlan,
     Scenario,
@@ -41,6 +40,7 @@ from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuc
 from tests.simulation.server_agent import ServerAgent
 from tests.simulation.upkeep import WrongTable, check_table, come_back, make_table
 from tests.simulation.wake_agent import WakeAgent
+from tests.simulation.working import SEEK, check_function, make_function
 from txlog import Message, messages
 from txlog import clock as clocks
 from txlog.base.settings import Settings
@@ -61,7 +61,6 @@ KINDS: dict[str, type[Agent]] = {
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
 DRAIN_ROUNDS = 2
-FUNCTION_TOPIC = TopicPlan(FUNCTION_IN, 2, {FUNCTION_SUBSCRIPTION: "exclusive"})
 
 
 @dataclass
@@ -110,6 +109,10 @@ class Run:
         self.world.on_death = self._died
         self.world.on_event = self._note
         self._plans: dict[str, tuple[ProcessPlan, Memory]] = {}
+        function = scenario.function
+        self._function_topic = TopicPlan(
+            FUNCTION_IN, function.partitions, {FUNCTION_SUBSCRIPTION: function.subscription}
+        )
 
     def _note(self, op: str, **facts: Any) -> None:
         self.recorder.event(op, **facts)
@@ -246,9 +249,9 @@ class Run:
         settings = Settings.from_mapping(self.scenario.settings)
         trust_bucket(make_store(SharedDisk(process), settings, SystemClock()).uuid)
         with open_on(SharedDisk(process), SystemClock()) as client:
-            for topic in (*self.scenario.topics, FUNCTION_TOPIC):
+            for topic in (*self.scenario.topics, self._function_topic):
                 make_topic(client, self.recorder, process.name, topic)
-            client.create_topic(FUNCTION_OUT)
+            make_function(client)
             for topic in self.scenario.topics:
                 self._announce_all(client, process, topic)
             if self.scenario.has_table:
@@ -275,7 +278,7 @@ class Run:
             missing = [topic for topic in self.scenario.topics if not _exists(client, topic.name)]
             for topic in missing:  # a process died between deleting and creating it
                 make_topic(client, recorder, process.name, topic)
-            names = [topic.name for topic in (*self.scenario.topics, FUNCTION_TOPIC)]
+            names = [topic.name for topic in (*self.scenario.topics, self._function_topic)]
             call = recorder.invoke(process.name, "final_read", topics=names)
             recorder.ok(call, topics=snapshot(client, names))
             for topic in self.scenario.topics:
@@ -346,15 +349,9 @@ class Run:
         return set(values) if went_back else set()
 
     def _check_function(self, client: Any) -> None:
-        """Each message that the function acknowledged has exactly one result."""
-        inputs = self._values(client, FUNCTION_IN)
-        results = self._values(client, FUNCTION_OUT)
-        with client.consumer(FUNCTION_IN, FUNCTION_SUBSCRIPTION) as consumer:
-            left = {value_of(m.value) for m in messages(consumer.receive_batch(10_000, 1000))}
-        expected = sorted(f"f-{value}" for value in inputs if value not in left)
-        if sorted(results) != expected:
-            text = f"function: its results are {sorted(results)}, not {expected}"
-            self.findings.append(Finding("function", text))
+        seeks = [event.args["to"] for event in self.recorder.events if event.op == SEEK]
+        for text in check_function(client, self.scenario.function, seeks):
+            self.findings.append(Finding("function", f"function: {text}"))
 
     def _check_table(self, client: Any) -> None:
         for _, memory in self._plans.values() if self.scenario.has_table else ():
@@ -362,10 +359,6 @@ class Run:
                 check_table(client, memory)
             except WrongTable as error:
                 self.findings.append(Finding("table", f"table: {error}"))
-
-    def _values(self, client: Any, topic: str) -> list[str]:
-        tables = client.read(topic)
-        return [value_of(message.value) for table in tables for message in messages(table)]
 
 
 def moved_rows(

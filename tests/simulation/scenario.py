@@ -69,6 +69,19 @@ class TopicPlan(msgspec.Struct):
     has_watermarks: bool = False
 
 
+class FunctionPlan(msgspec.Struct, frozen=True):
+    """The function, and the subscription of its input.
+
+    kind:   the function gets one message, a window, or a batch, of which it holds some rows back
+    window: the inputs of an output
+    """
+
+    kind: str = "message"
+    window: int = 1
+    partitions: int = 2
+    subscription: str = "exclusive"
+
+
 class Scenario(msgspec.Struct):
     """Everything that a run depends on."""
 
@@ -81,6 +94,7 @@ class Scenario(msgspec.Struct):
     announcers: list[str] = []  # producers that announce times; by default all named ones
     closes_parts: bool = False  # waiting clients also close consumers of single partitions
     has_table: bool = False  # a topic that is compacted by key, see upkeep
+    function: FunctionPlan = FunctionPlan()
 
 
 def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Scenario:
@@ -273,6 +287,21 @@ def operation_of(
     elif name == "function":
         operation["limit"] = random.randint(1, 6)
         operation["txn_size"] = random.choice((1, 2, 1000))
+    elif name == "disturbed_function":
+        operation["op"] = "function"
+        operation["limit"] = random.choice((None, 20))
+        operation["txn_size"] = random.choice((1, 2, 3, 8))
+        operation["max_in_flight"] = random.choice((1, 2, 8))
+        operation["instance"] = random.choice((0, 0, 1))
+        operation["retries"] = random.choice((0, 1, 2))
+        operation["has_dead_letters"] = random.random() < 0.6
+        operation["max_wait_ms"] = random.choice((0, 50, 2_000))
+        operation["rest_s"] = random.choice((0.001, 0.05, 3))
+        for what in ("fails", "rests", "returns", "renews"):
+            operation[what] = random.sample(range(1, 12), random.choice((0, 0, 1, 2)))
+        operation["sides"] = sorted({*operation["renews"], *random.sample(range(1, 12), 2)})
+    elif name == "seek_input":
+        operation["to"] = random.choice(("earliest", "earliest", "latest"))
     elif name == "feed":
         operation["count"] = random.randint(1, 4)
     elif name == "command":
@@ -294,4 +323,15 @@ def operation_of(
         operation["keep_ms"] = random.choice((0, 0, 600_000))
     elif name == "put":
         operation["number"] = random.randint(1, 3)
+    elif name == "delete_key":
+        operation["transaction_key"] = random.choice(TRANSACTION_KEYS)
+    elif name == "acknowledge_twice":
+        operation["subscription"] = subscription
+        operation["take"] = random.randint(1, 3)
+        operation["is_held"] = random.random() < 0.5
+    elif name == "come_again":
+        operation["subscription"] = subscription
+        operation["take"] = random.randint(2, 6)
+        operation["how"] = random.choice(("nack", "abort", "seek", "hold"))
+        operation["reopens"] = operation["how"] == "hold" or random.random() < 0.4
     return operation

@@ -35,7 +35,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.base.ids import TxnId
-from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.client.sending.producer import Producer
 from txlog.engine.door.reading import RECEIVED, Decoder
@@ -71,7 +70,6 @@ _REPEATED: Final = (*_UNSENDABLE, TransactionTimedOut)
 # Another consumer acknowledged some rows, or the store aborted what was open when it recovered from
 # the failed flush of a peer.
 _ABORTED: Final = (TransactionConflict, InvalidTxnStatus)
-_ID: Final = ("ledger", "entry", "index")
 T = TypeVar("T")
 
 
@@ -229,8 +227,6 @@ class Work:
         Its commits may still be in flight when this returns; `land` waits for them.
         raises: GivenUp
         """
-        if self.held is not None:
-            self.held = without(self.held, rows)
         self._work_off([_Piece(rows, 0)], handler, source, is_alone=not self._overlaps(handler))
 
     def land(self) -> bool:
@@ -534,17 +530,3 @@ def joined(*tables: pa.Table | None) -> pa.Table:
     if not nonempty:
         return RECEIVED.empty_table()
     return nonempty[0] if len(nonempty) == 1 else pa.concat_tables(nonempty)
-
-
-def without(held: pa.Table, rows: pa.Table) -> pa.Table | None:
-    """The held rows that are not among `rows`, in their order; None: no rows."""
-    numbered = _ids(held).append_column("at", pa.array(range(held.num_rows), pa.int64()))
-    others = numbered.join(_ids(rows), list(_ID), join_type="left anti")
-    if others.num_rows == held.num_rows:
-        return held
-    return held.take(others["at"].sort()) if others.num_rows else None
-
-
-def _ids(rows: pa.Table) -> pa.Table:
-    """The columns of the ids, without nulls: a join takes no two of them for equal."""
-    return pa.table({name: pc.fill_null(rows[name], -1) for name in _ID})

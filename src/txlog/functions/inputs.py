@@ -20,6 +20,8 @@ from txlog.functions.handlers import Handled
 from txlog.functions.options import FunctionOptions, Hooks
 
 _NAME_MAX: Final = 100
+_PARTITION: Final = ["topic", "partition"]
+_PLACE: Final = ["ledger", "entry", "index"]
 
 
 class Inputs:
@@ -138,6 +140,25 @@ class Inputs:
         self.received += rows.num_rows
         return rows, remaining > 0
 
+    def still_held(self, held: pa.Table, rows: pa.Table) -> pa.Table | None:
+        """The held rows that do not come again after these new rows; None: no rows.
+
+        An operator may have sent the consumer back. Behind a subscription that keeps the order, all
+        held rows of a partition come again that are not before its first new row.
+        """
+        places = _places(held).append_column("at", pa.array(range(held.num_rows), pa.int64()))
+        if self.kinds <= {"exclusive", "failover"}:
+            by_partition = _places(rows).group_by(_PARTITION, use_threads=False)
+            firsts = by_partition.aggregate([(name, "first") for name in _PLACE])
+            kept = places.join(firsts, _PARTITION)
+            kept = kept.filter(pc.fill_null(_is_before(kept, *_PLACE), True))
+        else:
+            ids = _places(rows).select(_PLACE)
+            kept = places.join(ids, _PLACE, join_type="left anti")
+        if kept.num_rows == held.num_rows:
+            return held
+        return held.take(kept["at"].sort()) if kept.num_rows else None
+
     def waiting(self) -> Waiting:
         """A wait for the consumers' next messages."""
         return self._client.waiting(*self._consumers)
@@ -172,3 +193,18 @@ def consumer_name(context: Context, options: FunctionOptions) -> str:
     """The name of the consumers of an instance."""
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in context.function_name)
     return f"{name.lstrip('-_')[:_NAME_MAX]}-{options.instance}".lstrip("-")
+
+
+def _places(rows: pa.Table) -> pa.Table:
+    """The columns of partitions and ids; a join takes no two nulls for equal."""
+    index = pc.fill_null(rows["index"], -1)
+    return rows.select([*_PARTITION, *_PLACE]).set_column(4, "index", index)
+
+
+def _is_before(rows: pa.Table, name: str, *names: str) -> pa.ChunkedArray:
+    """Where the columns are less than those that end in _first, in the order of their names."""
+    column, first = rows[name], rows[f"{name}_first"]
+    if not names:
+        return pc.less(column, first)
+    is_later = pc.and_kleene(pc.equal(column, first), _is_before(rows, *names))
+    return pc.or_kleene(pc.less(column, first), is_later)

@@ -256,6 +256,8 @@ class Batches:
         rows, is_quiet = self._inputs.receive()
         if rows.num_rows or not (self._is_settled or self._work.held is None):
             self._context.is_quiet = is_quiet
+            if self._work.held is not None:
+                self._work.held = self._inputs.still_held(self._work.held, rows)
             self._work.process(rows, self._handler, self._inputs)
             self._is_settled = is_quiet or not self._handler.wants_quiet
             return True
