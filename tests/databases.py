@@ -27,9 +27,13 @@ SERVER_USER = "postgres"  # a server refuses to run as root
 
 
 class Kind:
-    """One database; each `connect` is a connection as a user has it."""
+    """One database; each `connect` is a connection as a user has it.
+
+    is_autocommit: each statement outside of a transaction commits by itself
+    """
 
     name: str
+    is_autocommit = False
     error: type[Exception]
 
     def connect(self) -> Any:
@@ -64,7 +68,8 @@ class Sqlite(Kind):
         connection.close()
 
     def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=0.2)
+        level = None if self.is_autocommit else ""
+        return sqlite3.connect(self.path, timeout=0.2, isolation_level=level)
 
     def url(self) -> str:
         return f"sqlite:{self.path}"
@@ -97,7 +102,7 @@ class Postgresql(Kind):
             connection.execute("CREATE TABLE orders (value TEXT)")
 
     def connect(self) -> Any:
-        return psycopg.connect(self.url())
+        return psycopg.connect(self.url(), autocommit=self.is_autocommit)
 
     def url(self) -> str:
         return f"{self.server}&options=-csearch_path%3D{self.schema}"

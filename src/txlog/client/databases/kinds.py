@@ -253,13 +253,12 @@ class Sqlite(Database):
 
     def check(self) -> None:
         """Raises InvalidArgument."""
-        connection = self.connection
-        hint = "connect with the default isolation_level, and without autocommit"
-        if connection.isolation_level is None or getattr(connection, "autocommit", -1) is True:
-            raise self._refuse("is in autocommit mode", hint)
-        if getattr(connection, "autocommit", -1) is False:  # its transaction is always open
-            raise self._refuse("has autocommit=False, so what was written before is unknown", hint)
-        if connection.in_transaction:
+        if getattr(self.connection, "autocommit", -1) is False:  # its transaction is always open
+            raise self._refuse(
+                "has autocommit=False, so what was written before is unknown",
+                "connect without it, or with autocommit=True",
+            )
+        if self.connection.in_transaction:
             raise self._refuse("is in a transaction", "commit it or roll it back before")
 
     def find_label(self) -> str:
@@ -290,7 +289,7 @@ class Sqlite(Database):
     def begin(self, *, writes: bool = False) -> None:
         """Begin a transaction; one that writes takes the lock at once."""
         self._be_durable()
-        self.run("BEGIN IMMEDIATE" if writes else f"BEGIN {self.connection.isolation_level}")
+        self.run("BEGIN IMMEDIATE" if writes else f"BEGIN {self.connection.isolation_level or ''}")
 
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
@@ -333,13 +332,14 @@ class Sqlite(Database):
                 ) from error
 
     def commit(self) -> None:
-        """Commit."""
-        super().commit()
+        """Commit, also in autocommit mode, where `connection.commit()` may do nothing."""
+        self.run("COMMIT")
         self._be_as_before()
 
     def rollback(self) -> None:
         """Roll back."""
-        super().rollback()
+        if self.connection.in_transaction:
+            self.run("ROLLBACK")
         self._be_as_before()
 
     def _be_durable(self) -> None:
@@ -364,8 +364,6 @@ class Postgresql(Database):
 
     def check(self) -> None:
         """Raises InvalidArgument."""
-        if self.connection.autocommit:
-            raise self._refuse("is in autocommit mode", "set autocommit to False")
         if self.connection.info.transaction_status.name != "IDLE":
             raise self._refuse(
                 "is closed" if self.connection.closed else "is in a transaction",
@@ -392,6 +390,7 @@ class Postgresql(Database):
 
     def begin(self, *, writes: bool = False) -> None:
         """Begin a transaction; one that writes waits for others, but not for long."""
+        self._begin()
         self.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         if writes:
             self.run(f"SET LOCAL lock_timeout = {FENCE_WAIT_MS}")
@@ -400,13 +399,25 @@ class Postgresql(Database):
 
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
+        self._begin()
         self.run(f"SAVEPOINT {self.savepoint}")
+
+    def _begin(self) -> None:
+        if self.connection.autocommit:  # else the driver does it
+            self.run("BEGIN")
+
+    def commit(self) -> None:
+        """Commit. Raises InvalidTxnStatus where the driver or the server would do nothing."""
+        if self.connection.info.transaction_status.name != "INTRANS":
+            raise self._ended_early()
+        super().commit()
 
     def end_block(self) -> None:
         """Raises InvalidTxnStatus."""
+        errors = self.driver.errors
         try:
             self.run(f"RELEASE SAVEPOINT {self.savepoint}")
-        except self.driver.errors.InvalidSavepointSpecification as error:
+        except (errors.InvalidSavepointSpecification, errors.NoActiveSqlTransaction) as error:
             raise self._ended_early() from error
         self._be_durable()
 
@@ -511,8 +522,8 @@ _KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
 def database_of(connection: object) -> Database:
     """The database behind a connection.
 
-    raises: InvalidArgument: of another type, in autocommit mode, in a transaction, in memory;
-            NotAllowed: of another thread
+    raises: InvalidArgument: of another type, in a transaction, in memory; NotAllowed: of another
+            thread
     """
     for module, name, kind in _KINDS:
         loaded = sys.modules.get(module)  # without its module there is no such connection
