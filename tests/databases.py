@@ -30,10 +30,14 @@ class Kind:
     """One database; each `connect` is a connection as a user has it.
 
     is_autocommit: each statement outside of a transaction commits by itself
+    has_threads:   other threads may use a connection
+    is_async:      its connections are for coroutines
     """
 
     name: str
     is_autocommit = False
+    has_threads = False
+    is_async = False
     error: type[Exception]
 
     def connect(self) -> Any:
@@ -68,8 +72,13 @@ class Sqlite(Kind):
         connection.close()
 
     def connect(self) -> sqlite3.Connection:
-        level = None if self.is_autocommit else ""
-        return sqlite3.connect(self.path, timeout=0.2, isolation_level=level)
+        level: Any = None if self.is_autocommit else "DEFERRED"
+        return sqlite3.connect(
+            self.path,
+            timeout=0.2,
+            isolation_level=level,
+            check_same_thread=not self.has_threads,
+        )
 
     def url(self) -> str:
         return f"sqlite:{self.path}"

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -69,6 +70,28 @@ class Worker:
             if not future.cancel() and job.abandon() and not self._is_closed:
                 self._pool.submit(copy_context().run, job.give_back)
             raise
+
+    async def finish(self, act: Callable[[], T], undo: Undo[T] | None = None) -> T:
+        """Run a call, and return no earlier than its end, also if the task is cancelled meanwhile.
+
+        For calls with an object of the user, which he may use again as soon as this returns.
+        undo:   called with the answer, in the same way, if the task was cancelled
+        raises: as `run`
+        """
+        self._check()
+        done = asyncio.wrap_future(self._pool.submit(copy_context().run, act))
+        cancelled: asyncio.CancelledError | None = None
+        while not done.done():
+            try:
+                await asyncio.wait([done])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is None:
+            return done.result()
+        failure = done.exception()
+        if undo is not None and failure is None:
+            await self.finish(partial(self._given_back(undo), done.result()))
+        raise cancelled from failure
 
     def leave(self, act: Callable[[], object]) -> None:
         """Run a call after all calls so far, without waiting for it; its error becomes a note."""

@@ -14,13 +14,20 @@ driver pass to the caller unchanged.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import count
-from typing import Any, ClassVar, Final, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from txlog.errors import InvalidArgument, InvalidTxnStatus, NotAllowed
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 COMMIT, ABORT = "commit", "abort"
 SAVEPOINT: Final = "txlog_block"
 _BLOCKS: Final = count(1)
@@ -119,11 +126,14 @@ class Database:
 
     def commit(self) -> None:
         """Commit; durable when it returns."""
-        self.connection.commit()
+        self._end(self.connection.commit)
 
     def rollback(self) -> None:
         """Roll back; without a transaction nothing."""
-        self.connection.rollback()
+        self._end(self.connection.rollback)
+
+    def _end(self, act: Callable[[], Any]) -> None:
+        act()
 
     @contextmanager
     def own(self, *, writes: bool = False) -> Iterator[None]:
@@ -438,6 +448,39 @@ class Postgresql(Database):
         return bool(self.connection.closed)
 
 
+class InLoop(NamedTuple):
+    """An AsyncConnection of psycopg, for a thread beside the event loop that it belongs to."""
+
+    connection: Any
+    loop: AbstractEventLoop
+
+
+class AsyncPostgresql(Postgresql):
+    """PostgreSQL by an AsyncConnection; the thread of the call waits for the event loop."""
+
+    def __init__(self, connection: InLoop, driver: Any) -> None:
+        self._loop = connection.loop
+        super().__init__(connection.connection, driver)
+
+    def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+
+        async def rows() -> list[tuple[Any, ...]]:
+            cursor: Any = self.cursor()
+            await cursor.execute(statement.replace("?", self.placeholder), values)
+            return [*await cursor.fetchall()] if cursor.description else []
+
+        return self._wait(rows())
+
+    def _end(self, act: Callable[[], Any]) -> None:
+        self._wait(act())
+
+    def _wait(self, steps: Coroutine[Any, Any, T]) -> T:
+        asyncio: ModuleType = import_module("asyncio")
+        done: Future[T] = asyncio.run_coroutine_threadsafe(steps, self._loop)
+        return done.result()
+
+
 class Duckdb(Database):
     """DuckDB. A connection commits each statement unless a transaction was begun."""
 
@@ -515,6 +558,7 @@ class Duckdb(Database):
 _KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
     ("sqlite3", "Connection", Sqlite),
     ("psycopg", "Connection", Postgresql),
+    (__name__, "InLoop", AsyncPostgresql),
     ("duckdb", "DuckDBPyConnection", Duckdb),
 )
 
@@ -526,11 +570,27 @@ def database_of(connection: object) -> Database:
             thread
     """
     for module, name, kind in _KINDS:
-        loaded = sys.modules.get(module)  # without its module there is no such connection
-        if loaded is not None and isinstance(connection, getattr(loaded, name)):
-            return kind(connection, loaded)
+        if _is_a(connection, module, name):
+            driver = sys.modules["psycopg" if kind is AsyncPostgresql else module]
+            return kind(connection, driver)
     given = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    hint = "of SQLAlchemy, connection.connection.dbapi_connection"
+    if _is_a(connection, "psycopg", "AsyncConnection"):
+        hint = "txlog.aio takes it"
     raise InvalidArgument(
-        f"database is a {given}, it must be a connection of sqlite3, psycopg or duckdb",
-        hint="of SQLAlchemy, connection.connection.dbapi_connection",
+        f"database is a {given}, it must be a connection of sqlite3, psycopg or duckdb", hint=hint
     )
+
+
+def in_loop(connection: object) -> object:
+    """What `database_of` takes for a connection of the running event loop."""
+    if _is_a(connection, "psycopg", "AsyncConnection"):
+        asyncio: ModuleType = import_module("asyncio")
+        return InLoop(connection, asyncio.get_running_loop())
+    return connection
+
+
+def _is_a(connection: object, module: str, name: str) -> bool:
+    """True for a connection of a driver; without its module there is none."""
+    driver = sys.modules.get(module)
+    return driver is not None and isinstance(connection, getattr(driver, name))
