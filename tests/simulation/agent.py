@@ -17,6 +17,7 @@ from typing import Any
 from tests.history.events import Recorder
 from tests.simulation.answers import acked, by_partition, nothing, rows_of, sent, text_id, value_of
 from tests.simulation.commands import run_command
+from tests.simulation.database import Together
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import (
@@ -52,7 +53,7 @@ class Damage(Exception):
     """`verify` or a call has found that the store is damaged, and no fault damages it."""
 
 
-class Agent(Upkeep, Watching):
+class Agent(Upkeep, Watching, Together):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)

@@ -555,7 +555,7 @@ class Duckdb(Database):
         return isinstance(error, self.driver.TransactionException | self.driver.ConstraintException)
 
 
-_KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
+KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
     ("sqlite3", "Connection", Sqlite),
     ("psycopg", "Connection", Postgresql),
     (__name__, "InLoop", AsyncPostgresql),
@@ -569,7 +569,7 @@ def database_of(connection: object) -> Database:
     raises: InvalidArgument: of another type, in a transaction, in memory; NotAllowed: of another
             thread
     """
-    for module, name, kind in _KINDS:
+    for module, name, kind in KINDS:
         if _is_a(connection, module, name):
             driver = sys.modules["psycopg" if kind is AsyncPostgresql else module]
             return kind(connection, driver)
