@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 import random
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-import txlog.aio
 from tests import databases
-from tests.aio.test_cancelled import Cancelled
-from tests.databases import Duckdb, Kind, Postgresql, Sqlite
+from tests.databases import (
+    Duckdb,
+    Kind,
+    Postgresql,
+    Sqlite,
+    both,
+    commit_of_a_block,
+    insert,
+    outcomes_of,
+    prepared_only,
+    rows_of,
+)
 from tests.disk.faults import FaultyDisk
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import START_MS, Bench, client_on, send, values
-from txlog import Client, TxnId
 from txlog.base.settings import Settings
 from txlog.client.databases import kinds, together
 from txlog.clock import ManualClock
@@ -52,14 +57,6 @@ KINDS = ["sqlite", "sqlite delete", "duckdb", "postgresql"]
 KINDS += ["sqlite autocommit", "postgresql autocommit"]
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    if not databases.has_postgresql():
-        pytest.skip("there is no psycopg or no server of PostgreSQL here")
-    with databases.postgresql_server() as address:
-        yield address
-
-
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     name, _, mode = request.param.partition(" ")
@@ -80,81 +77,6 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
 def connection(kind: Kind) -> Iterator[Any]:
     with kind.connect() as opened:
         yield opened
-
-
-def insert(connection: Any, value: str) -> None:
-    connection.execute(f"INSERT INTO orders VALUES ('{value}')")
-
-
-def both(client: Client, connection: Any, value: str, **options: Any) -> None:
-    """A row and a message that commit together."""
-    with client.transaction(database=connection, **options) as txn:
-        insert(connection, value)
-        client.producer("t").send(value.encode(), txn=txn)
-
-
-def column(connection: Any, query: str) -> list[str]:
-    """The first column of a query; no transaction stays open."""
-    cursor = connection.cursor()
-    cursor.execute(query)
-    found = [row[0] for row in cursor.fetchall()]
-    if not isinstance(connection, duckdb.DuckDBPyConnection):
-        connection.rollback()
-    return found
-
-
-def rows_of(connection: Any) -> list[str]:
-    return column(connection, "SELECT value FROM orders ORDER BY value")
-
-
-def outcomes_of(connection: Any) -> list[str]:
-    return column(connection, "SELECT outcome FROM txlog_commits ORDER BY outcome")
-
-
-class Died(BaseException):
-    """The process ends here: nothing of it runs any more, no clean-up either."""
-
-
-@contextmanager
-def commit_of_a_block(act: Callable[[Any], None]) -> Iterator[pytest.MonkeyPatch]:
-    """Let `act(database)` happen instead of the commit of a block."""
-    blocks: list[kinds.Database] = []
-    record = kinds.Database.record
-
-    def note(database: kinds.Database, *args: Any) -> None:
-        blocks.append(database)
-        record(database, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds.Database, "record", note)
-        for kind in (kinds.Database, kinds.Sqlite):
-
-            def commit(database: Any, real: Callable[[Any], None] = kind.commit) -> None:
-                act(database) if database in blocks else real(database)
-
-            patch.setattr(kind, "commit", commit)
-        yield patch
-
-
-def prepared_only(
-    client: Client, connection: Any, value: str, *, kills: bool = True, **options: Any
-) -> TxnId:
-    """A block whose process dies after the log has prepared, before the database commits.
-
-    kills: False: it only hangs
-    """
-
-    def die(database: Any) -> None:
-        raise Died
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died), commit_of_a_block(die):
-        patch.setattr(together.DatabaseTransaction, "_find_out", lambda txn, error: None)
-        both(client, connection, value, **options)
-    if kills:
-        together._ENDING.clear()
-    (txn,) = [row["txn"] for row in client.transactions(states=["prepared"])]
-    assert isinstance(txn, TxnId)
-    return txn
 
 
 # --- both or neither -------------------------------------------------------------------------
@@ -487,144 +409,6 @@ def test_a_forked_child_leaves_the_connection_alone(bench: Bench, connection: An
                 os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
     assert (rows_of(connection), values(client)) == (["a"], [b"a"])
-
-
-# --- txlog.aio -------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["sqlite", "duckdb", "postgresql", "postgresql async"])
-def aio_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
-    made: Kind
-    if request.param.startswith("postgresql"):
-        made = Postgresql(request.getfixturevalue("server"))
-        made.is_async = request.param.endswith("async")
-    else:
-        made = Duckdb(tmp_path) if request.param == "duckdb" else Sqlite(tmp_path)
-        made.has_threads = True
-    return made
-
-
-async def opened(kind: Kind) -> Any:
-    if not kind.is_async:
-        return kind.connect()
-    return await databases.psycopg.AsyncConnection.connect(kind.url())
-
-
-async def awaited(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-async def both_async(
-    client: txlog.aio.Client, connection: Any, value: str, *, fails: bool = False
-) -> None:
-    async with client.producer("t") as producer, client.transaction(database=connection) as txn:
-        await awaited(connection.execute(f"INSERT INTO orders VALUES ('{value}')"))
-        await producer.send(value, txn=txn)
-        if fails:
-            raise KeyError(value)
-
-
-def test_coroutines_commit_both(bench: Bench, aio_kind: Kind) -> None:
-    async def main() -> None:
-        connection = await opened(aio_kind)
-        async with txlog.aio.open(bench.path) as client:
-            await both_async(client, connection, "a")
-            with pytest.raises(KeyError):
-                await both_async(client, connection, "b", fails=True)
-            txn = await client.transaction(database=connection)
-            await awaited(connection.execute("INSERT INTO orders VALUES ('c')"))
-            assert (await txn.commit()).status == "COMMITTED"
-            with pytest.raises(InvalidTxnStatus):
-                await txn.commit()
-            txn = await client.transaction(database=connection)
-            await awaited(connection.execute("INSERT INTO orders VALUES ('d')"))
-            assert (await txn.abort()).status == "ABORTED"
-            assert await client.resolve_prepared(database=connection) == []
-        await awaited(connection.close())
-
-    asyncio.run(main())
-    assert (aio_kind.rows(), values(bench.client)) == (["a", "c"], [b"a"])
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_cancellation_at_every_await_leaves_both_or_neither(
-    bench: Bench, aio_kind: Kind, *, late: bool
-) -> None:
-    """Afterwards the connection is in no transaction, and is used again at once."""
-    seen = set()
-
-    async def main() -> None:
-        connection = await opened(aio_kind)
-        async with txlog.aio.open(bench.path) as client:
-            for at in count(1):
-                steps = Cancelled(both_async(client, connection, f"n{at:03}"), at, late=late)
-
-                async def whole(steps: Cancelled = steps) -> None:
-                    await steps
-
-                with suppress(asyncio.CancelledError):
-                    await asyncio.create_task(whole())
-                await both_async(client, connection, f"z{at:03}")
-                cursor = await awaited(connection.execute("SELECT value FROM orders"))
-                rows = sorted(row[0] for row in await awaited(cursor.fetchall()))
-                if not isinstance(connection, duckdb.DuckDBPyConnection):
-                    await awaited(connection.rollback())
-                assert rows == sorted(value.decode() for value in values(bench.client)), at
-                seen.add(f"n{at:03}" in rows)
-                if steps.awaits < at:
-                    break
-        await awaited(connection.close())
-
-    asyncio.run(main())
-    assert seen == {True, False}
-    assert bench.client.transactions() == []
-
-
-def test_tasks_that_wait_for_each_other_in_the_database(bench: Bench, tmp_path: Path) -> None:
-    """Kills: one thread for all: the end of one block waits for a lock that another one holds."""
-    kind = Sqlite(tmp_path)
-    kind.has_threads = True
-
-    async def main() -> None:
-        first, second = kind.connect(), kind.connect()
-        second.execute("PRAGMA busy_timeout = 60000")
-        async with txlog.aio.open(bench.path) as client:
-            holder = await client.transaction(database=first)
-            insert(first, "a")
-            waiter = await client.transaction(database=second)
-            ending = asyncio.create_task(waiter.commit())  # it writes its row in the database
-            await asyncio.sleep(0)
-            await holder.commit()
-            await ending
-        first.close()
-        second.close()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-    assert kind.rows() == ["a"]
-
-
-def test_a_connection_that_no_other_thread_may_use(bench: Bench, tmp_path: Path) -> None:
-    connection = Sqlite(tmp_path).connect()
-
-    async def main() -> None:
-        async with txlog.aio.open(bench.path) as client:
-            with pytest.raises(NotAllowed) as caught:
-                await client.transaction(database=connection)
-            assert "check_same_thread=False" in str(caught.value.hint)
-
-    asyncio.run(main())
-    connection.close()
-
-
-def test_an_asynchronous_connection_without_coroutines(bench: Bench, server: str) -> None:
-    async def main() -> None:
-        connection = await databases.psycopg.AsyncConnection.connect(server)
-        with pytest.raises(InvalidArgument) as caught:
-            bench.client.transaction(database=connection)
-        assert "txlog.aio" in str(caught.value.hint)
-        await connection.close()
-
-    asyncio.run(main())
 
 
 # --- who finds one prepared ------------------------------------------------------------------

@@ -71,6 +71,12 @@ class Worker:
                 self._pool.submit(copy_context().run, job.give_back)
             raise
 
+    def leave(self, act: Callable[[], object]) -> None:
+        """Run a call after all calls so far, without waiting for it; its error becomes a note."""
+        if not self._is_closed:
+            reported = self._given_back(lambda _: act())
+            self._pool.submit(copy_context().run, reported, None)
+
     async def finish(self, act: Callable[[], T], undo: Undo[T] | None = None) -> T:
         """Run a call, and return no earlier than its end, also if the task is cancelled meanwhile.
 
@@ -92,12 +98,6 @@ class Worker:
         if undo is not None and failure is None:
             await self.finish(partial(self._given_back(undo), done.result()))
         raise cancelled from failure
-
-    def leave(self, act: Callable[[], object]) -> None:
-        """Run a call after all calls so far, without waiting for it; its error becomes a note."""
-        if not self._is_closed:
-            reported = self._given_back(lambda _: act())
-            self._pool.submit(copy_context().run, reported, None)
 
     def _beside(self) -> ThreadPoolExecutor:
         if self._aside is None:
