@@ -8,13 +8,17 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
+
+from txlog import Client, TxnId
+from txlog.client.databases import kinds, together
 
 psycopg: Any
 try:
@@ -27,9 +31,17 @@ SERVER_USER = "postgres"  # a server refuses to run as root
 
 
 class Kind:
-    """One database; each `connect` is a connection as a user has it."""
+    """One database; each `connect` is a connection as a user has it.
+
+    is_autocommit: each statement outside of a transaction commits by itself
+    has_threads:   other threads may use a connection
+    is_async:      its connections are for coroutines
+    """
 
     name: str
+    is_autocommit = False
+    has_threads = False
+    is_async = False
     error: type[Exception]
 
     def connect(self) -> Any:
@@ -64,7 +76,13 @@ class Sqlite(Kind):
         connection.close()
 
     def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=0.2)
+        level: Any = None if self.is_autocommit else "DEFERRED"
+        return sqlite3.connect(
+            self.path,
+            timeout=0.2,
+            isolation_level=level,
+            check_same_thread=not self.has_threads,
+        )
 
     def url(self) -> str:
         return f"sqlite:{self.path}"
@@ -97,7 +115,7 @@ class Postgresql(Kind):
             connection.execute("CREATE TABLE orders (value TEXT)")
 
     def connect(self) -> Any:
-        return psycopg.connect(self.url())
+        return psycopg.connect(self.url(), autocommit=self.is_autocommit)
 
     def url(self) -> str:
         return f"{self.server}&options=-csearch_path%3D{self.schema}"
@@ -142,3 +160,81 @@ def postgresql_server() -> Iterator[str]:
     finally:
         run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- transactions that commit together with one ---
+
+
+def insert(connection: Any, value: str) -> None:
+    connection.execute(f"INSERT INTO orders VALUES ('{value}')")
+
+
+def both(client: Client, connection: Any, value: str, **options: Any) -> None:
+    """A row and a message that commit together."""
+    with client.transaction(database=connection, **options) as txn:
+        insert(connection, value)
+        client.producer("t").send(value.encode(), txn=txn)
+
+
+def column(connection: Any, query: str) -> list[str]:
+    """The first column of a query; no transaction stays open."""
+    cursor = connection.cursor()
+    cursor.execute(query)
+    found = [row[0] for row in cursor.fetchall()]
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        connection.rollback()
+    return found
+
+
+def rows_of(connection: Any) -> list[str]:
+    return column(connection, "SELECT value FROM orders ORDER BY value")
+
+
+def outcomes_of(connection: Any) -> list[str]:
+    return column(connection, "SELECT outcome FROM txlog_commits ORDER BY outcome")
+
+
+class Died(BaseException):
+    """The process ends here: nothing of it runs any more, no clean-up either."""
+
+
+@contextmanager
+def commit_of_a_block(act: Callable[[Any], None]) -> Iterator[pytest.MonkeyPatch]:
+    """Let `act(database)` happen instead of the commit of a block."""
+    blocks: list[kinds.Database] = []
+    record = kinds.Database.record
+
+    def note(database: kinds.Database, *args: Any) -> None:
+        blocks.append(database)
+        record(database, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds.Database, "record", note)
+        for kind in (kinds.Database, kinds.Sqlite):
+
+            def commit(database: Any, real: Callable[[Any], None] = kind.commit) -> None:
+                act(database) if database in blocks else real(database)
+
+            patch.setattr(kind, "commit", commit)
+        yield patch
+
+
+def prepared_only(
+    client: Client, connection: Any, value: str, *, kills: bool = True, **options: Any
+) -> TxnId:
+    """A block whose process dies after the log has prepared, before the database commits.
+
+    kills: False: it only hangs
+    """
+
+    def die(database: Any) -> None:
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died), commit_of_a_block(die):
+        patch.setattr(together.DatabaseTransaction, "_find_out", lambda txn, error: None)
+        both(client, connection, value, **options)
+    if kills:
+        together._ENDING.clear()
+    (txn,) = [row["txn"] for row in client.transactions(states=["prepared"])]
+    assert isinstance(txn, TxnId)
+    return txn

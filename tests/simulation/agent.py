@@ -18,6 +18,7 @@ from tests.history.events import Recorder
 from tests.simulation.answers import acked, by_partition, nothing, rows_of, sent, text_id, value_of
 from tests.simulation.claims import Claims
 from tests.simulation.commands import run_command
+from tests.simulation.database import Together
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import ProcessPlan, Scenario, TopicPlan
@@ -56,7 +57,7 @@ class LeftBehind(Exception):
     """A client has closed, and a commit of it has no answer."""
 
 
-class Agent(Upkeep, Watching, Claims, Working):
+class Agent(Upkeep, Watching, Claims, Working, Together):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)

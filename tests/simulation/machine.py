@@ -256,6 +256,8 @@ class World:
         self.faults_after: dict[int, list[dict[str, Any]]] = {}
         self.placed: list[dict[str, Any]] = []
         self.bucket: dict[str, bytes] = {}  # objects by name; another machine keeps them
+        self.database = b""  # what was committed to the database
+        self.database_writer: Any = None  # the connection that holds its lock
         self.calls = self.answers = 0
         self.wall_offset_ns = 0
         self.booted_ns = 0

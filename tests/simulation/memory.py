@@ -13,6 +13,8 @@ class Memory:
     pending:    by producer of a client of the server, what had no receipt: by its number the
                 value, key and delivery time
     table:      by key of the table, the values that it may have
+    blocks:     of each transaction with the database, the values of its messages; committed: of
+                those whose commit was answered
     """
 
     def __init__(self) -> None:
@@ -25,4 +27,6 @@ class Memory:
         self.marks: dict[str, int] = {}
         self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}
         self.table: dict[str, list[str | None]] = {}
+        self.blocks: list[list[str]] = []
+        self.committed: list[list[str]] = []
         self.incarnation = 0

@@ -75,6 +75,20 @@ TRANSACTION_WEIGHTS: Final = {
     "follow": 4.0,
 }
 
+DATABASE_WEIGHTS: Final = {
+    "with_database": 20.0,
+    "resolve_rows": 2.0,
+    "transfer": 3.0,
+    "keyed": 2.0,
+    "consume": 6.0,
+    "send": 3.0,
+    "read": 3.0,
+    "expire": 2.0,
+    "sleep": 4.0,
+    "checkpoint": 2.0,
+    "reopen": 2.0,
+}
+
 CHECKPOINT_CALLS: Final = (
     ("link", "manifest"),
     ("link", "manifest"),
@@ -156,18 +170,31 @@ def _transactions(random: Random, scenario: Scenario) -> None:
     scenario.faults = _placed(random, _TRANSACTION_FAULTS)
 
 
+def _databases(random: Random, scenario: Scenario) -> None:
+    """Transactions that commit together with a database; processes die between the two commits."""
+    scenario.settings |= {
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+        "checkpoint_frames": random.choice((8, 30, 100_000)),
+    }
+    for topic in scenario.topics:
+        topic.is_typed = False
+    _plan(random, scenario, DATABASE_WEIGHTS, most=14)
+    scenario.faults = _placed(random, _DATABASE_FAULTS)
+
+
 Profile = Callable[[Random, Scenario], None]
 PROFILES: Final[dict[str, Profile | None]] = {
     "all": None,
     "journal": _journal,
     "space": _space,
     "transactions": _transactions,
+    "databases": _databases,
     **consumer_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
-    "functions",
+    *("functions", "databases"),
 )
 
 
@@ -325,6 +352,34 @@ _TRANSACTION_FAULTS: Final = (
     _at_commit,
     _at_slow_call,
     _at_slow_call,
+    _at_slow_call,
+    _at_interrupt,
+    _at_full_disk,
+)
+
+# --- faults of transactions with a database ----------------------------------------------------
+
+
+def _at_statement(random: Random) -> dict[str, Any]:
+    """A process stops or dies at a statement, or the power fails there."""
+    fault: dict[str, Any] = {"kind": random.choice(("kill", "kill", "power_cut", "stop"))}
+    fault |= {"on": ["", "database"], "nth": random.randint(1, 120)}
+    return fault | ({"seconds": random.choice((0.5, 5, 90))} if fault["kind"] == "stop" else {})
+
+
+def _between_commits(random: Random) -> dict[str, Any]:
+    """The same before or after a commit of the database, or an exception of a signal handler."""
+    kind = random.choice(("kill", "kill", "power_cut", "stop", "interrupt"))
+    step = random.choice(("db_commit", "db_ended"))
+    fault = {"kind": kind, "on": [step, ""], "nth": random.randint(1, 12)}
+    return fault | ({"seconds": random.choice((0.5, 5, 90))} if kind == "stop" else {})
+
+
+_DATABASE_FAULTS: Final = (
+    _at_statement,
+    _between_commits,
+    _between_commits,
+    _at_commit,
     _at_slow_call,
     _at_interrupt,
     _at_full_disk,

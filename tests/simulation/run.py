@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -24,6 +24,7 @@ from tests.simulation.answers import rows_of
 from tests.simulation.bucket import simulated_bucket, trust_bucket
 from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands
+from tests.simulation.database import resolve_all, rows_apart, simulated_databases
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
 from tests.simulation.memory import Memory
 from tests.simulation.network import Network
@@ -128,7 +129,7 @@ class Run:
         was_collecting = gc.isenabled()
         gc.disable()
         try:
-            with simulated_commands(), simulated_bucket():
+            with simulated_commands(), simulated_bucket(), simulated_databases():
                 self._phases()
         except Stuck as stuck:  # perhaps since a task failed: that says more
             self._take_failures()
@@ -273,6 +274,7 @@ class Run:
         recorder = self.recorder
         with open_on(SharedDisk(process), SystemClock()) as client:
             client.expire()
+            self._resolve(client, process)
             for topic in self.scenario.topics:  # a process died before it renamed it back
                 come_back(client, topic.name)
             missing = [topic for topic in self.scenario.topics if not _exists(client, topic.name)]
@@ -280,7 +282,9 @@ class Run:
                 make_topic(client, recorder, process.name, topic)
             names = [topic.name for topic in (*self.scenario.topics, self._function_topic)]
             call = recorder.invoke(process.name, "final_read", topics=names)
-            recorder.ok(call, topics=snapshot(client, names))
+            seen = snapshot(client, names)
+            recorder.ok(call, topics=seen)
+            self._check_rows(client, process, seen)
             for topic in self.scenario.topics:
                 for subscription in topic.kinds:
                     self._drain(client, process, topic, subscription)
@@ -347,6 +351,20 @@ class Run:
         values = [value for args in calls for value in args.get("values", ())]
         went_back = any("values" not in args and "ids" not in args for args in calls)
         return set(values) if went_back else set()
+
+    def _resolve(self, client: Any, process: SimulatedProcess) -> None:
+        if any(memory.blocks for _, memory in self._plans.values()):
+            for txn in resolve_all(client, process):
+                self.findings.append(Finding("prepared", f"prepared: {txn} is, for ever"))
+
+    def _check_rows(
+        self, client: Any, process: SimulatedProcess, seen: Mapping[str, Mapping[str, list[Any]]]
+    ) -> None:
+        """The database and the log have the same."""
+        values = {value for rows in seen.values() for part in rows.values() for _, value in part}
+        memories = [memory for _, memory in self._plans.values()]
+        for text in rows_apart(client, process, memories, values):
+            self.findings.append(Finding("one-without-the-other", f"one-without-the-other: {text}"))
 
     def _check_function(self, client: Any) -> None:
         seeks = [event.args["to"] for event in self.recorder.events if event.op == SEEK]

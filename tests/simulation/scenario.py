@@ -222,6 +222,9 @@ def _weights(random: Random) -> dict[str, float]:
     return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
 
 
+WITH_TAKE: Final = ("transfer", "keyed", "leave_open", "with_database")
+
+
 def operation_of(
     random: Random, weights: dict[str, float], topics: list[TopicPlan]
 ) -> dict[str, Any]:
@@ -231,7 +234,7 @@ def operation_of(
     topic = random.choice(topics)
     operation: dict[str, Any] = {"op": name, "topic": topic.name}
     subscription = random.choice(list(topic.kinds))
-    if name in ("consume", "seek", "transfer", "keyed", "leave_open", "watch", "pipeline"):
+    if name in (*WITH_TAKE, "consume", "seek", "watch", "pipeline"):
         operation["subscription"] = subscription
     if name in ("send", "send_many", "send_named", "send_delayed", "send_large"):
         operation["key"] = random.choice((None, *MESSAGE_KEYS))
@@ -243,7 +246,7 @@ def operation_of(
             operation["producer"] = random.choice(("n1", "n2"))
         if name == "send_delayed":
             operation["after_ms"] = random.choice((0, 200, 3_000, 60_000, 600_000))
-    elif name in ("transfer", "keyed", "leave_open"):
+    elif name in WITH_TAKE:
         operation["to"] = [
             [random.choice(topics).name, random.choice((None, *MESSAGE_KEYS))]
             for _ in range(random.randint(1, 4))

@@ -7,8 +7,8 @@ import random
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,26 @@ import duckdb
 import pytest
 
 from tests import databases
-from tests.databases import Duckdb, Kind, Postgresql, Sqlite
+from tests.databases import (
+    Duckdb,
+    Kind,
+    Postgresql,
+    Sqlite,
+    both,
+    commit_of_a_block,
+    insert,
+    outcomes_of,
+    prepared_only,
+    rows_of,
+)
+from tests.disk.faults import FaultyDisk
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import START_MS, Bench, client_on, send, values
-from txlog import Client, TxnId
 from txlog.base.settings import Settings
 from txlog.client.databases import kinds, together
 from txlog.clock import ManualClock
 from txlog.engine.session.transactions import end
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.identity import make_store
 from txlog.errors import (
     AlreadyClosed,
@@ -42,103 +54,29 @@ pytestmark = [
     pytest.mark.store({"t": 2}, [("t", "s")], coordinators=2),
 ]
 KINDS = ["sqlite", "sqlite delete", "duckdb", "postgresql"]
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    if not databases.has_postgresql():
-        pytest.skip("there is no psycopg or no server of PostgreSQL here")
-    with databases.postgresql_server() as address:
-        yield address
+KINDS += ["sqlite autocommit", "postgresql autocommit"]
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
-    name = request.param
+    name, _, mode = request.param.partition(" ")
+    made: Kind
     if name == "postgresql":
-        return Postgresql(request.getfixturevalue("server"))
-    return Duckdb(tmp_path) if name == "duckdb" else Sqlite(tmp_path, name[7:] or "WAL")
+        made = Postgresql(request.getfixturevalue("server"))
+    else:
+        made = (
+            Duckdb(tmp_path)
+            if name == "duckdb"
+            else Sqlite(tmp_path, mode="WAL" if mode != "delete" else mode)
+        )
+    made.is_autocommit = mode == "autocommit"
+    return made
 
 
 @pytest.fixture
 def connection(kind: Kind) -> Iterator[Any]:
     with kind.connect() as opened:
         yield opened
-
-
-def insert(connection: Any, value: str) -> None:
-    connection.execute(f"INSERT INTO orders VALUES ('{value}')")
-
-
-def both(client: Client, connection: Any, value: str, **options: Any) -> None:
-    """A row and a message that commit together."""
-    with client.transaction(database=connection, **options) as txn:
-        insert(connection, value)
-        client.producer("t").send(value.encode(), txn=txn)
-
-
-def column(connection: Any, query: str) -> list[str]:
-    """The first column of a query; no transaction stays open."""
-    cursor = connection.cursor()
-    cursor.execute(query)
-    found = [row[0] for row in cursor.fetchall()]
-    if not isinstance(connection, duckdb.DuckDBPyConnection):
-        connection.rollback()
-    return found
-
-
-def rows_of(connection: Any) -> list[str]:
-    return column(connection, "SELECT value FROM orders ORDER BY value")
-
-
-def outcomes_of(connection: Any) -> list[str]:
-    return column(connection, "SELECT outcome FROM txlog_commits ORDER BY outcome")
-
-
-class Died(BaseException):
-    """The process ends here: nothing of it runs any more, no clean-up either."""
-
-
-@contextmanager
-def commit_of_a_block(act: Callable[[Any], None]) -> Iterator[None]:
-    """Let `act(database)` happen instead of the commit of a block."""
-    blocks: list[kinds.Database] = []
-    record = kinds.Database.record
-
-    def note(database: kinds.Database, *args: Any) -> None:
-        blocks.append(database)
-        record(database, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds.Database, "record", note)
-        for kind in (kinds.Database, kinds.Sqlite):
-
-            def commit(database: Any, real: Callable[[Any], None] = kind.commit) -> None:
-                act(database) if database in blocks else real(database)
-
-            patch.setattr(kind, "commit", commit)
-        yield
-
-
-def prepared_only(
-    client: Client, connection: Any, value: str, *, kills: bool = True, **options: Any
-) -> TxnId:
-    """A block whose process dies after the log has prepared, before the database commits.
-
-    kills: False: it only hangs
-    """
-
-    def die(database: Any) -> None:
-        raise Died
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died), commit_of_a_block(die):
-        patch.setattr(together.DatabaseTransaction, "_find_out", lambda txn, error: None)
-        both(client, connection, value, **options)
-    if kills:
-        together._ENDING.clear()
-    (txn,) = [row["txn"] for row in client.transactions(states=["prepared"])]
-    assert isinstance(txn, TxnId)
-    return txn
 
 
 # --- both or neither -------------------------------------------------------------------------
@@ -244,7 +182,7 @@ def test_a_block_that_ends_its_transaction_is_refused(
         insert(connection, "a")
         getattr(connection, ends)()
         bench.client.producer("t").send(b"a", txn=txn)
-        if kind.name != "duckdb":  # which commits each statement from then on
+        if kind.name != "duckdb" and not kind.is_autocommit:  # else it commits at once
             insert(connection, "b")
     assert values(bench.client) == []
     assert rows_of(connection) == (["a"] if ends == "commit" else [])
@@ -277,7 +215,6 @@ def test_connections_whose_transactions_are_not_ours_are_refused(
 ) -> None:
     path = tmp_path / "a.db"
     for connection, why in (
-        (sqlite3.connect(path, isolation_level=None), "autocommit"),
         (sqlite3.connect(":memory:"), "in memory"),
         (duckdb.connect(), "in memory"),
     ):
@@ -291,8 +228,11 @@ def test_connections_whose_transactions_are_not_ours_are_refused(
     volatile.close()
 
 
-def test_a_connection_in_a_transaction_is_refused(bench: Bench, connection: Any) -> None:
-    connection.begin() if isinstance(connection, duckdb.DuckDBPyConnection) else None
+def test_a_connection_in_a_transaction_is_refused(
+    bench: Bench, kind: Kind, connection: Any
+) -> None:
+    if kind.is_autocommit or kind.name == "duckdb":
+        connection.execute("BEGIN")
     insert(connection, "a")
     with pytest.raises(InvalidArgument, match="in a transaction"):
         bench.client.transaction(database=connection)
@@ -300,12 +240,20 @@ def test_a_connection_in_a_transaction_is_refused(bench: Bench, connection: Any)
     assert rows_of(connection) == ["a"]
 
 
-def test_postgresql_in_autocommit_mode_is_refused(bench: Bench, server: str) -> None:
-    with (
-        databases.psycopg.connect(server, autocommit=True) as connection,
-        pytest.raises(InvalidArgument, match="autocommit"),
-    ):
-        bench.client.transaction(database=connection)
+def test_a_block_that_the_driver_would_not_commit(bench: Bench, server: str) -> None:
+    """PostgreSQL answers COMMIT of a failed transaction with a rollback, and without an error."""
+    kind = Postgresql(server)
+    with kind.connect() as connection:
+
+        def fail(database: Any) -> None:
+            with suppress(kind.error):
+                connection.execute("SELECT * FROM nowhere")
+            patch.undo()
+            kinds.Postgresql.commit(database)
+
+        with pytest.raises(InvalidTxnStatus, match="by itself"), commit_of_a_block(fail) as patch:
+            both(bench.client, connection, "a")
+        assert (rows_of(connection), values(bench.client)) == ([], [])
 
 
 def test_settings_of_the_connection_stay(bench: Bench, tmp_path: Path) -> None:
@@ -364,6 +312,23 @@ def test_commit_async_is_refused(bench: Bench, connection: Any) -> None:
     with pytest.raises(NotAllowed):
         txn.commit_async()
     txn.abort()
+
+
+def test_a_commit_by_id_inside_the_block_is_refused(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    with client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        client.producer("t").send(b"a", txn=txn)
+        for commit in (client.commit, client.commit_async):
+            with pytest.raises(NotAllowed, match="together with a database"):
+                commit(txn.id)
+    assert (rows_of(connection), values(client)) == (["a"], [b"a"])
+    assert client.commit(txn.id)["already"]
+    with pytest.raises(InvalidTxnStatus), client.transaction(database=connection) as txn:
+        insert(connection, "b")
+        client.producer("t").send(b"b", txn=txn)
+        client.abort(txn.id)  # the end of the block rolls back the database, too
+    assert (rows_of(connection), values(client)) == (["a"], [b"a"])
 
 
 # --- other threads and processes --------------------------------------------------------------
@@ -463,6 +428,28 @@ def test_the_next_block_resolves_what_was_left(
     assert values(client) == [*(value.encode() for value in left), b"b"]
     both(client, connection, "c")
     assert [row for row in outcomes_of(connection) if row == "commit"] == ["commit"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_frame_that_its_process_did_not_flush_is_found(
+    bench: Bench, kind: Kind, *, asks: bool
+) -> None:
+    """The process died between the append and the flush of the prepared transaction."""
+    if (child := os.fork()) == 0:
+        disk = FaultyDisk(PosixDisk(bench.path))
+        client, connection = client_on(disk, bench.clock), kind.connect()
+        both(client, connection, "a")
+        disk.before("datasync", lambda: os._exit(7), "journal/*")
+        both(client, connection, "b")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with kind.connect() as connection:
+        if asks:
+            (row,) = bench.client.resolve_prepared(database=connection)
+            assert row["state"] == "aborted"
+        else:
+            both(bench.client, connection, "c")
+        assert bench.client.transactions() == []
+        assert rows_of(connection) == (["a"] if asks else ["a", "c"])
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -17,11 +17,13 @@ import importlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType, ModuleType, NoneType, UnionType
 from typing import (
     Any,
+    Final,
     Literal,
     TypeAlias,
     TypeVar,
@@ -161,15 +163,26 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in self._globals or hasattr(builtins, name):
             return self._globals.get(name, getattr(builtins, name, None))
-        inspect: ModuleType = importlib.import_module("inspect")
-        ast: ModuleType = importlib.import_module("ast")
-        source = inspect.getsource(sys.modules[self._globals["__name__"]])
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if name == (alias.asname or alias.name):
-                        return getattr(importlib.import_module(node.module), alias.name)
-        raise KeyError(name)
+        with _PARSING:
+            module, imported = _imports(self._globals["__name__"])[name]
+        return getattr(importlib.import_module(module), imported)
+
+
+# Of threads that parse at the same time, Python 3.11 fails one with SystemError.
+_PARSING: Final = threading.RLock()
+
+
+@functools.cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """Where the names that a module imports from others come from: (module, name)."""
+    inspect: ModuleType = importlib.import_module("inspect")
+    ast: ModuleType = importlib.import_module("ast")
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def fits(value: object, expected: object) -> bool:

@@ -1029,10 +1029,11 @@ class Client(RelationReader):
 
         wait_ms: how long to wait for unavailable partitions. If they do not come back in time, the
                  state is `committing`; the commit is final nevertheless
-        raises:  TransactionNotFound, NotAllowed (of another user), TransactionTimedOut,
-                 ExpiredTransaction (fenced), InvalidTxnStatus (aborted), OutcomeUnknown: look the
-                 transaction up by its id
+        raises:  TransactionNotFound, NotAllowed (of another user, or of a block of this client
+                 with a database), TransactionTimedOut, ExpiredTransaction (fenced),
+                 InvalidTxnStatus (aborted), OutcomeUnknown: look the transaction up by its id
         """
+        self._check_commit(txn_id)
         answer, limit_ms = self._end(txn_id, True), duration_ms(wait_ms)
         if answer.waiting and limit_ms > 0:
             end.await_end(self.store, txn_id, limit_ms)
@@ -1042,8 +1043,10 @@ class Client(RelationReader):
     def commit_async(self, txn_id: TxnId, after: CommitFuture | None = None) -> CommitFuture:
         """Commit by id without waiting, as `Transaction.commit_async`.
 
-        raises: AlreadyClosed, ReadOnlyStore, NoResources: nothing was done
+        raises: AlreadyClosed, ReadOnlyStore, NoResources, NotAllowed (as `commit`): nothing was
+                done
         """
+        self._check_commit(txn_id)
         txn = transaction_handle.Transaction(self.store, txn_id, self._tend, flights=self._commits)
         return txn.commit_async(after)
 
@@ -1061,6 +1064,10 @@ class Client(RelationReader):
         """
         answer = self._end(txn_id, False)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
+
+    def _check_commit(self, txn_id: TxnId) -> None:
+        if "outcomes" in self._parts:  # there may be blocks
+            self._outcomes().check_commit(txn_id)
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
         answer = end.end_by_id(self.store, txn_id, commit=commit)

@@ -21,6 +21,7 @@ from txlog.base.times import DurationLike, InstantLike, duration_ms
 from txlog.client.aio.handles import (
     Closable,
     Consumer,
+    DatabaseTransaction,
     Handle,
     Opening,
     Producer,
@@ -35,6 +36,7 @@ from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
 from txlog.client.client import Client as Synchronous
 from txlog.client.consuming.open import ConsumerOptions
+from txlog.client.databases import kinds
 from txlog.client.open import open_store
 from txlog.clock import Clock
 from txlog.engine.door.consuming import Topics
@@ -46,7 +48,7 @@ from txlog.engine.door.transactions import has_ended
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import AcknowledgedIn
     from txlog.base.rows.store import Waited
-    from txlog.base.rows.transactions import TransactionEnded
+    from txlog.base.rows.transactions import TransactionEnded, TransactionResolved
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Closable[Any])
@@ -255,16 +257,48 @@ class Client(Handle[Synchronous]):
         key: str | None = None,
         epoch: int | None = None,
         write_through: bool = False,
+        database: object = None,
     ) -> Opening[Transaction]:
-        """A transaction: `async with` commits it; see txlog.Client.transaction."""
+        """A transaction: `async with` commits it; see txlog.Client.transaction.
+
+        database: also an AsyncConnection of psycopg; of sqlite3 one with check_same_thread=False
+        """
         options = {"key": key, "epoch": epoch, "write_through": write_through}
         make = partial(cast(Any, self.sync.transaction), timeout_ms, **options)
 
         async def open() -> Transaction:
+            if database is not None:
+                return await self._together(partial(make, database=kinds.in_loop(database)))
             txn = await self.worker.run(make, _abort_begun)
             return Transaction(txn, self.worker, self.waits)
 
         return Opening(open)
+
+    async def _together(self, make: Callable[[], Transacting]) -> Transaction:
+        thread = self._thread()
+        try:
+            txn = await thread.finish(make, lambda txn: txn.abort())
+        except BaseException:  # above all a cancellation
+            thread.stop()
+            raise
+        return DatabaseTransaction(txn, self.worker, self.waits, thread)
+
+    def _thread(self) -> Worker:
+        """A thread for calls that use a database, so that no other call waits for it."""
+        thread = Worker()
+        thread.belong_to(self.sync.store.disk.pid, self.sync.store.note)
+        return thread
+
+    async def resolve_prepared(
+        self, *, database: object, txn_id: TxnId | None = None
+    ) -> list[TransactionResolved]:
+        """Ask a database for the outcomes of its prepared transactions; see txlog.Client."""
+        act = partial(self.sync.resolve_prepared, database=kinds.in_loop(database), txn_id=txn_id)
+        thread = self._thread()
+        try:
+            return await thread.finish(act)
+        finally:
+            thread.stop()
 
     def _opening(self, make: Callable[[], Any], kind: type[H]) -> Opening[H]:
         async def open() -> H:

@@ -192,6 +192,45 @@ class Transaction(Handle[Transacting]):
             await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
 
 
+class DatabaseTransaction(Transaction):
+    """A transaction that commits together with a database of the user.
+
+    Its calls that use the connection run in a thread of their own, as they may wait for another
+    transaction of the same client in the database. Each comes back when it is over, also if the
+    task is cancelled: the program may use the connection again at once.
+    """
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, sync: Transacting, worker: Worker, waits: Waits, thread: Worker) -> None:
+        super().__init__(sync, worker, waits)
+        self._thread = thread
+
+    async def abort(self) -> EndAnswer:
+        """Roll back both."""
+        return await self._end(self.sync.abort)
+
+    async def _committed(self, *, keeps: bool) -> EndAnswer:
+        return await self._end(self.sync.commit)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end(partial(self.sync.__exit__, kind, error, trace))
+
+    async def _end(self, act: Callable[[], T]) -> T:
+        if self.sync.state != "OPEN":  # the answer needs no database
+            return await self.worker.run(act)
+        try:
+            return await self._thread.finish(act)
+        finally:
+            if self.sync.state != "OPEN":
+                self._thread.stop()
+
+
 CHARACTER_BYTES_MAX: Final = 4  # of UTF-8
 ORDERING_KEY_BYTES: Final = 64  # of the name of its property, more than enough
 

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -75,6 +76,28 @@ class Worker:
         if not self._is_closed:
             reported = self._given_back(lambda _: act())
             self._pool.submit(copy_context().run, reported, None)
+
+    async def finish(self, act: Callable[[], T], undo: Undo[T] | None = None) -> T:
+        """Run a call, and return no earlier than its end, also if the task is cancelled meanwhile.
+
+        For calls with an object of the user, which he may use again as soon as this returns.
+        undo:   called with the answer, in the same way, if the task was cancelled
+        raises: as `run`
+        """
+        self._check()
+        done = asyncio.wrap_future(self._pool.submit(copy_context().run, act))
+        cancelled: asyncio.CancelledError | None = None
+        while not done.done():
+            try:
+                await asyncio.wait([done])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is None:
+            return done.result()
+        failure = done.exception()
+        if undo is not None and failure is None:
+            await self.finish(partial(self._given_back(undo), done.result()))
+        raise cancelled from failure
 
     def _beside(self) -> ThreadPoolExecutor:
         if self._aside is None:

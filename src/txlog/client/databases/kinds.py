@@ -14,13 +14,20 @@ driver pass to the caller unchanged.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import count
-from typing import Any, ClassVar, Final, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from txlog.errors import InvalidArgument, InvalidTxnStatus, NotAllowed
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 COMMIT, ABORT = "commit", "abort"
 SAVEPOINT: Final = "txlog_block"
 _BLOCKS: Final = count(1)
@@ -119,11 +126,14 @@ class Database:
 
     def commit(self) -> None:
         """Commit; durable when it returns."""
-        self.connection.commit()
+        self._end(self.connection.commit)
 
     def rollback(self) -> None:
         """Roll back; without a transaction nothing."""
-        self.connection.rollback()
+        self._end(self.connection.rollback)
+
+    def _end(self, act: Callable[[], Any]) -> None:
+        act()
 
     @contextmanager
     def own(self, *, writes: bool = False) -> Iterator[None]:
@@ -253,13 +263,12 @@ class Sqlite(Database):
 
     def check(self) -> None:
         """Raises InvalidArgument."""
-        connection = self.connection
-        hint = "connect with the default isolation_level, and without autocommit"
-        if connection.isolation_level is None or getattr(connection, "autocommit", -1) is True:
-            raise self._refuse("is in autocommit mode", hint)
-        if getattr(connection, "autocommit", -1) is False:  # its transaction is always open
-            raise self._refuse("has autocommit=False, so what was written before is unknown", hint)
-        if connection.in_transaction:
+        if getattr(self.connection, "autocommit", -1) is False:  # its transaction is always open
+            raise self._refuse(
+                "has autocommit=False, so what was written before is unknown",
+                "connect without it, or with autocommit=True",
+            )
+        if self.connection.in_transaction:
             raise self._refuse("is in a transaction", "commit it or roll it back before")
 
     def find_label(self) -> str:
@@ -290,7 +299,7 @@ class Sqlite(Database):
     def begin(self, *, writes: bool = False) -> None:
         """Begin a transaction; one that writes takes the lock at once."""
         self._be_durable()
-        self.run("BEGIN IMMEDIATE" if writes else f"BEGIN {self.connection.isolation_level}")
+        self.run("BEGIN IMMEDIATE" if writes else f"BEGIN {self.connection.isolation_level or ''}")
 
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
@@ -333,13 +342,14 @@ class Sqlite(Database):
                 ) from error
 
     def commit(self) -> None:
-        """Commit."""
-        super().commit()
+        """Commit, also in autocommit mode, where `connection.commit()` may do nothing."""
+        self.run("COMMIT")
         self._be_as_before()
 
     def rollback(self) -> None:
         """Roll back."""
-        super().rollback()
+        if self.connection.in_transaction:
+            self.run("ROLLBACK")
         self._be_as_before()
 
     def _be_durable(self) -> None:
@@ -364,8 +374,6 @@ class Postgresql(Database):
 
     def check(self) -> None:
         """Raises InvalidArgument."""
-        if self.connection.autocommit:
-            raise self._refuse("is in autocommit mode", "set autocommit to False")
         if self.connection.info.transaction_status.name != "IDLE":
             raise self._refuse(
                 "is closed" if self.connection.closed else "is in a transaction",
@@ -392,6 +400,7 @@ class Postgresql(Database):
 
     def begin(self, *, writes: bool = False) -> None:
         """Begin a transaction; one that writes waits for others, but not for long."""
+        self._begin()
         self.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         if writes:
             self.run(f"SET LOCAL lock_timeout = {FENCE_WAIT_MS}")
@@ -400,13 +409,25 @@ class Postgresql(Database):
 
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
+        self._begin()
         self.run(f"SAVEPOINT {self.savepoint}")
+
+    def _begin(self) -> None:
+        if self.connection.autocommit:  # else the driver does it
+            self.run("BEGIN")
+
+    def commit(self) -> None:
+        """Commit. Raises InvalidTxnStatus where the driver or the server would do nothing."""
+        if self.connection.info.transaction_status.name != "INTRANS":
+            raise self._ended_early()
+        super().commit()
 
     def end_block(self) -> None:
         """Raises InvalidTxnStatus."""
+        errors = self.driver.errors
         try:
             self.run(f"RELEASE SAVEPOINT {self.savepoint}")
-        except self.driver.errors.InvalidSavepointSpecification as error:
+        except (errors.InvalidSavepointSpecification, errors.NoActiveSqlTransaction) as error:
             raise self._ended_early() from error
         self._be_durable()
 
@@ -425,6 +446,39 @@ class Postgresql(Database):
     def is_gone(self) -> bool:
         """True if the connection is closed."""
         return bool(self.connection.closed)
+
+
+class InLoop(NamedTuple):
+    """An AsyncConnection of psycopg, for a thread beside the event loop that it belongs to."""
+
+    connection: Any
+    loop: AbstractEventLoop
+
+
+class AsyncPostgresql(Postgresql):
+    """PostgreSQL by an AsyncConnection; the thread of the call waits for the event loop."""
+
+    def __init__(self, connection: InLoop, driver: Any) -> None:
+        self._loop = connection.loop
+        super().__init__(connection.connection, driver)
+
+    def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+
+        async def rows() -> list[tuple[Any, ...]]:
+            cursor: Any = self.cursor()
+            await cursor.execute(statement.replace("?", self.placeholder), values)
+            return [*await cursor.fetchall()] if cursor.description else []
+
+        return self._wait(rows())
+
+    def _end(self, act: Callable[[], Any]) -> None:
+        self._wait(act())
+
+    def _wait(self, steps: Coroutine[Any, Any, T]) -> T:
+        asyncio: ModuleType = import_module("asyncio")
+        done: Future[T] = asyncio.run_coroutine_threadsafe(steps, self._loop)
+        return done.result()
 
 
 class Duckdb(Database):
@@ -501,9 +555,10 @@ class Duckdb(Database):
         return isinstance(error, self.driver.TransactionException | self.driver.ConstraintException)
 
 
-_KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
+KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
     ("sqlite3", "Connection", Sqlite),
     ("psycopg", "Connection", Postgresql),
+    (__name__, "InLoop", AsyncPostgresql),
     ("duckdb", "DuckDBPyConnection", Duckdb),
 )
 
@@ -511,15 +566,31 @@ _KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
 def database_of(connection: object) -> Database:
     """The database behind a connection.
 
-    raises: InvalidArgument: of another type, in autocommit mode, in a transaction, in memory;
-            NotAllowed: of another thread
+    raises: InvalidArgument: of another type, in a transaction, in memory; NotAllowed: of another
+            thread
     """
-    for module, name, kind in _KINDS:
-        loaded = sys.modules.get(module)  # without its module there is no such connection
-        if loaded is not None and isinstance(connection, getattr(loaded, name)):
-            return kind(connection, loaded)
+    for module, name, kind in KINDS:
+        if _is_a(connection, module, name):
+            driver = sys.modules["psycopg" if kind is AsyncPostgresql else module]
+            return kind(connection, driver)
     given = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    hint = "of SQLAlchemy, connection.connection.dbapi_connection"
+    if _is_a(connection, "psycopg", "AsyncConnection"):
+        hint = "txlog.aio takes it"
     raise InvalidArgument(
-        f"database is a {given}, it must be a connection of sqlite3, psycopg or duckdb",
-        hint="of SQLAlchemy, connection.connection.dbapi_connection",
+        f"database is a {given}, it must be a connection of sqlite3, psycopg or duckdb", hint=hint
     )
+
+
+def in_loop(connection: object) -> object:
+    """What `database_of` takes for a connection of the running event loop."""
+    if _is_a(connection, "psycopg", "AsyncConnection"):
+        asyncio: ModuleType = import_module("asyncio")
+        return InLoop(connection, asyncio.get_running_loop())
+    return connection
+
+
+def _is_a(connection: object, module: str, name: str) -> bool:
+    """True for a connection of a driver; without its module there is none."""
+    driver = sys.modules.get(module)
+    return driver is not None and isinstance(connection, getattr(driver, name))

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock, Thread, current_thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
@@ -60,6 +59,7 @@ class Resolved(NamedTuple):
 class Outcomes:
     """The outcome rows that a client deletes, and its questions to databases.
 
+    blocks:   those of the client, as long as anybody has them
     finished: tokens by database, whose transactions have ended durably
     """
 
@@ -68,7 +68,16 @@ class Outcomes:
         self._lock = RLock()
         self._surveyed: set[str] = set()
         self._identities: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self.blocks: WeakSet[DatabaseTransaction] = WeakSet()
         self.finished: dict[str, list[str]] = {}
+
+    def check_commit(self, txn_id: TxnId) -> None:
+        """Raises NotAllowed for the transaction of a block, which the log cannot commit alone."""
+        if any(block.use == txn_id and block.state == "OPEN" for block in set(self.blocks)):
+            raise NotAllowed(
+                f"transaction {txn_id} commits together with a database",
+                hint="end its block, or call commit() of the transaction",
+            )
 
     def open(self, database: Database) -> None:
         """Find the identity of a database, once for each connection that can be remembered.
@@ -93,7 +102,8 @@ class Outcomes:
         old: list[str] = []
         if is_new:  # rows first, then the log: a row is younger than the op that prepared
             old = database.rows_before(self._store.identity.uuid, self._now_ms() - LEFT_MS)
-        txns = self._store.read(lambda view: end.prepared(view, database.identity))
+        look = self._store.ask if is_new else self._store.read  # the dead may have flushed nothing
+        txns = look(lambda view: end.prepared(view, database.identity))
         waiting = {txn.prepared.token for txn in txns.values() if txn.prepared is not None}
         self._finish(database, [token for token in old if token not in waiting])
         uid = self._store.disk.owner()[0]
@@ -187,7 +197,7 @@ def resolve(
     store.need_writable()
     database = database_of(connection)
     database.open()
-    records = {other: txn.prepared for other, txn in store.read(end.prepared).items()}
+    records = {other: txn.prepared for other, txn in store.ask(end.prepared).items()}
     if txn_id is not None:
         record = records.get(txn_id)
         if record is None:
@@ -210,7 +220,7 @@ def resolve(
 class DatabaseTransaction(Transaction):
     """A transaction that commits together with a database; see `Client.transaction`."""
 
-    __slots__ = ("_database", "_outcomes", "_token")
+    __slots__ = ("__weakref__", "_database", "_outcomes", "_token")
 
     def __init__(
         self,
@@ -226,6 +236,7 @@ class DatabaseTransaction(Transaction):
         super().__init__(store, use, after_end, write_through=write_through, flights=flights)
         self._database, self._outcomes = database, outcomes
         self._token = store.disk.random_bytes(16).hex()
+        outcomes.blocks.add(self)
 
     def commit_async(self, after: end.CommitFuture | None = None) -> end.CommitFuture:
         """Not with a database: its commit needs the connection, which belongs to one thread."""
@@ -245,17 +256,7 @@ class DatabaseTransaction(Transaction):
         none = EndAnswer(None, "ABORTED", False, "user", 0, 0, [], 0)
         return none if self.outcome is None else self.outcome
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._status != "OPEN":
-            return
-        if error is None:
-            self._commit()
-            return
+    def _leave(self, error: BaseException) -> None:
         try:
             self._check_caller()
         except TxlogError as refused:

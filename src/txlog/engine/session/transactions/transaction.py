@@ -491,9 +491,13 @@ class Transaction:
     ) -> None:
         if self._status != "OPEN":
             return
-        if kind is None:
+        if error is None:
             self._commit()
-            return
+        else:
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        """Abort: the block has raised an error."""
         if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
             dropped = self._take()
             self._drop(dropped)
