@@ -9,7 +9,7 @@ consumer returns the messages it could not read.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -162,7 +162,7 @@ INDEX_TRIES_MAX = 3  # how often a turn builds a missing index before it reads r
 
 
 class Still:
-    """The result of a turn that found nothing, and how long another turn will find nothing, too.
+    """How long turns will find nothing, after one that found nothing or took the last messages.
 
     It holds until a frame changes certain components, a consumer leaves or a message is due. Other
     changes that time alone makes (a time to live, for example) are checked once a second. With
@@ -174,6 +174,7 @@ class Still:
         "_boot_ms",
         "_departures",
         "_keys",
+        "_queue",
         "_stamps",
         "handed",
         "heeds_appends",
@@ -193,6 +194,7 @@ class Still:
         *,
         partitions: Sequence[int] | None,
         heeds_appends: bool,
+        queue: Hashable,
     ) -> None:
         """Note that a turn found nothing in a view.
 
@@ -201,7 +203,9 @@ class Still:
         keys:     the components whose changes may bring messages
         partitions: where the turn searched, as in Receiving
         heeds_appends: unflushed frames may bring messages, too, so the next turn has to search
+        queue:    as of Concern
         """
+        self._queue = queue
         self.lsn = view.lsn
         self._keys, self._stamps = keys, view.stamps(keys)
         self._boot_id, self._boot_ms = now.boot_id, now.boot_ms
@@ -214,7 +218,7 @@ class Still:
     @property
     def concern(self) -> Concern:
         """The flushes that end it; time and departures of consumers end it, too."""
-        return Concern(self.lsn, frozenset(self._keys))
+        return Concern(self.lsn, frozenset(self._keys), self._queue)
 
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing. Reads new frames of the journal."""
@@ -256,7 +260,7 @@ class Receiving:
 
     partitions: indexes in the topic that it receives from; None: all, including later ones
     blocked:    `unacked_max` if that limit kept the last turn from leasing messages; else None
-    is_idle:    the last turn found nothing
+    is_idle:    the last turn left nothing for the next one
     is_thorough: the next turn also looks for dead peers and unflushed frames; set by the caller
     due_ms:     if the last turn found nothing: when the next message is due (ms since 1970 UTC)
     is_refused: the last turn returned nothing because its guard returned False
@@ -532,12 +536,12 @@ class Receiving:
         if not any(part.runs for part in handed.parts) and self._reap():
             handed, looked = self._lease(wants, uses, guard)  # now with the messages of dead peers
         full = [at for at, part in enumerate(handed.parts) if part.runs]
-        self.is_idle = not full
+        self.is_idle = not full or handed.is_last
         if full:
             last = order.index(handed.parts[full[-1]].partition)
             # begin after it: a partition with many messages must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
-        elif not self.is_refused:
+        if self.is_idle and not self.is_refused:
             self._still = self._still_of(handed, looked)
         return handed
 
@@ -555,17 +559,15 @@ class Receiving:
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
         """The Still of this turn; None if messages could appear without an event and a known time.
 
-        lsn: of the view in which the turn found nothing
+        lsn: of the view in which the turn found nothing, or took the last messages
         """
         number = self.subscription.number
-        if view.lsn != lsn:  # another thread has read new frames since
-            return None
         wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
         if me.sees_one_go:  # no event will report that the kernel has freed its lock
             return None
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
             return None  # no event would report the death of a peer
-        if any(part.runs for part in handed.parts):
+        if any(part.runs for part in handed.parts) and not handed.is_last:
             return None
         heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
         dues_ms = [view.next_deadline_ms(now)]
@@ -587,6 +589,10 @@ class Receiving:
                 if self.timeout_ms:
                     ahead = [other for other in others if leases.by_consumer[other].ahead]
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
+        if view.lsn != lsn:  # the lease of this turn, or frames that another thread has read
+            changed = view.changed_since(lsn)
+            if changed is None or not changed.isdisjoint(keys):
+                return None
         due_ms = min((at for at in dues_ms if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
         return Still(
@@ -598,6 +604,7 @@ class Receiving:
             keys,
             partitions=self.partitions,
             heeds_appends=heeds_appends,
+            queue=(number, *self.numbers()) if me.kind == "shared" else None,
         )
 
     def _is_bound(self, view: View, number: int, leases: Leases) -> bool:

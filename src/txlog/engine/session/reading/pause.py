@@ -20,7 +20,7 @@ a task of the asynchronous client only after the departure of a peer (`Departure
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from txlog.engine.model.ops import Component
@@ -31,10 +31,15 @@ T = TypeVar("T")
 
 
 class Concern(NamedTuple):
-    """A flush wakes the wait only if it changed one of these components after this LSN."""
+    """A flush wakes the wait only if it changed one of these components after this LSN.
+
+    queue: waits with the same queue wait for the same messages, and each gets what another leaves.
+           So a change of a partition or cursor wakes one of them; None: it wakes all
+    """
 
     lsn: int
     keys: frozenset[Component] = frozenset()
+    queue: Hashable = None
 
 
 BY_TIME: Final = Concern(1 << 62)
@@ -85,12 +90,14 @@ def least(quiets: Iterable[Quiet]) -> Quiet:
     """One rest instead of several: as long as the shortest, and ended by the events of each."""
     rests = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
     concerns = [quiet.concern for quiet in rests if quiet.concern is not None]
+    queues = [concern.queue for concern in concerns if concern.keys]
     return Quiet(
         min(quiet.seconds for quiet in rests),
         any(quiet.heeds_appends for quiet in rests),
         Concern(
             min(concern.lsn for concern in concerns),
             frozenset().union(*(concern.keys for concern in concerns)),
+            queues[0] if len(queues) == 1 else None,
         )
         if len(concerns) == len(rests)
         else None,
@@ -151,8 +158,10 @@ class Waiting:
         "_tally",
         "_thorough_at",
         "_wake_at",
+        "baton",
         "concern",
         "departures",
+        "seconds",
     )
 
     def __init__(
@@ -170,6 +179,8 @@ class Waiting:
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
         self._is_thorough = True
         self.concern: Concern | None = None  # of the present rest
+        self.seconds = 0.0  # of a task: what is left of its rest; 0: it looks next
+        self.baton: Concern | None = None  # of a task: what its queue was woken for (aio/waits)
 
     @property
     def seen(self) -> EventCounts:
@@ -212,6 +223,10 @@ class Waiting:
         if self._heeds:
             self._thorough_at = min(self._thorough_at, self._heed_at)
             self._wake_at = min(self._wake_at, self._heed_at)
+        return self.left()
+
+    def left(self) -> float:
+        """The seconds left of this rest."""
         return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
@@ -248,7 +263,7 @@ class Waiting:
         else:
             self._thorough_at = min(self._thorough_at, now + quiet)
         self._wake_at = self._thorough_at if until_s is None else min(self._thorough_at, until_s)
-        return max(0.0, self._wake_at - now)
+        return self.left()
 
 
 def until(
