@@ -304,8 +304,9 @@ class Waits:
         for key in baton.keys:
             for resting in self._concerned.get(key, {}):
                 concern, _ = self._resting[resting]
-                is_next = concern is not None and concern.queue == baton.queue
-                if is_next and not resting.done() and concern.lsn < baton.lsn:
+                if concern is None or concern.queue != baton.queue or resting.done():
+                    continue
+                if concern.lsn < baton.lsn:
                     self._batons[resting] = baton
                     _end(resting)
                     return

@@ -41,7 +41,7 @@ from txlog.engine.plan.ack_sets import messages_in
 from txlog.engine.plan.consuming.choice import SHARED_TYPES as SHARED_TYPES
 from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDelivery
 from txlog.engine.plan.consuming.choice import active_consumer as active_consumer
-from txlog.engine.plan.consuming.choice import choose, delays_of, is_at_end
+from txlog.engine.plan.consuming.choice import choose, delays_of
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.participants import unavailable_error
@@ -95,7 +95,8 @@ class Delivery(msgspec.Struct, gc=False):
     wanting: an index to be built, or dropped, before anything is delivered
     due_ms:  if it is empty: when the next message is due, by the wall clock
     timeout_ms: the ack time-out, 0 for none
-    is_last: the leased messages are the last ones: another request would get none now
+    is_last: it looked in all partitions; if it came to their ends (choice.is_at_end), another
+        request would get nothing now
     """
 
     parts: list[PartitionDelivery]
@@ -172,7 +173,7 @@ def receive(
             room_bytes -= part.bytes
             sync = sync or not all(_is_durable(view, piece) for piece in part.pieces)
     else:
-        is_last = not is_more and all(is_at_end(view, part) for part in parts)
+        is_last = not is_more
     handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms, is_last=is_last)
     if wants.ahead and most - budget == 1:
         _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)

@@ -36,6 +36,7 @@ from txlog.engine.model.idset import Id, before, covers, each
 from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import CATALOG, Component, Due, Mark, Op, Run, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed, runs_of_table
+from txlog.engine.plan.consuming.choice import is_at_end
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
@@ -536,12 +537,15 @@ class Receiving:
         if not any(part.runs for part in handed.parts) and self._reap():
             handed, looked = self._lease(wants, uses, guard)  # now with the messages of dead peers
         full = [at for at, part in enumerate(handed.parts) if part.runs]
-        self.is_idle = not full or handed.is_last
+        self.is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
             # begin after it: a partition with many messages must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
-        if self.is_idle and not self.is_refused:
+            if handed.is_last and self.limits:  # of the server; others ask again in any case
+                self._still = self._still_of(handed, looked)
+                self.is_idle = self._still is not None
+        elif not self.is_refused:
             self._still = self._still_of(handed, looked)
         return handed
 
@@ -567,7 +571,8 @@ class Receiving:
             return None
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
             return None  # no event would report the death of a peer
-        if any(part.runs for part in handed.parts) and not handed.is_last:
+        is_full = any(part.runs for part in handed.parts)
+        if is_full and not all(is_at_end(view, part) for part in handed.parts):
             return None
         heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
         dues_ms = [view.next_deadline_ms(now)]

@@ -90,7 +90,10 @@ def least(quiets: Iterable[Quiet]) -> Quiet:
     """One rest instead of several: as long as the shortest, and ended by the events of each."""
     rests = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
     concerns = [quiet.concern for quiet in rests if quiet.concern is not None]
-    queues = [concern.queue for concern in concerns if concern.keys]
+    queues = list[Hashable]()
+    for concern in concerns:  # no comprehension: that is a call, at each receive
+        if concern.keys:
+            queues.append(concern.queue)
     return Quiet(
         min(quiet.seconds for quiet in rests),
         any(quiet.heeds_appends for quiet in rests),
@@ -263,7 +266,7 @@ class Waiting:
         else:
             self._thorough_at = min(self._thorough_at, now + quiet)
         self._wake_at = self._thorough_at if until_s is None else min(self._thorough_at, until_s)
-        return self.left()
+        return max(0.0, self._wake_at - now)
 
 
 def until(
