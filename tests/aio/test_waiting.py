@@ -472,9 +472,10 @@ def test_messages_wake_as_many_tasks_of_a_shared_subscription(
         producer = await client.producer("t")
         monkeypatch.setattr(pause.Waiting, "look", looked)
         await producer.send_batch(pa.table({"value": [b"a"] * count}))
-        while sum(task.done() for task in tasks) < count:
-            await asyncio.sleep(0)
-        await at_rest(client, 8 - count)
+        async with asyncio.timeout(30):  # far less than the rest that a lost wake-up would end
+            while sum(task.done() for task in tasks) < count:
+                await asyncio.sleep(0)
+            await at_rest(client, 8 - count)
         assert looks <= count + 1  # the last one finds that nothing is left
         assert {task.result().value for task in tasks if task.done()} == {b"a"}
 
@@ -500,8 +501,9 @@ def test_a_task_that_fails_wakes_the_next_of_its_subscription(
         producer = await client.producer("t")
         monkeypatch.setattr(pause.Waiting, "look", looked)
         await producer.send(b"a")
-        while sum(task.done() for task in tasks) < 2:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            while sum(task.done() for task in tasks) < 2:
+                await asyncio.sleep(0)
         failed, received = [task for task in tasks if task.done()]
         assert isinstance(failed.exception(), NotAllowed) and received.result().value == b"a"
 

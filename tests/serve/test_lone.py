@@ -141,4 +141,4 @@ def test_a_consumer_that_took_less_than_there_is_looks_again(tmp_path: Path, kin
             await delivered(client)
             client.send("flow", consumer_id=1, messagePermits=1)
 
-    serving(tmp_path, program)
+    serving(tmp_path, program, seconds=30)
