@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.client.aio.worker import Undo, Worker
 from txlog.engine.door.facts import CATALOG, Component, members, peers
@@ -33,6 +33,7 @@ from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, EventCount
 from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")
+Resting: TypeAlias = "asyncio.Future[Concern | None]"  # its result is the baton, if it gets one
 NEVER: Final = 1 << 62
 # Each task must learn of changes of these; of other changes one of a queue is enough.
 FOR_ALL: Final = frozenset([CATALOG[0], peers(0)[0], members(0)[0]])
@@ -52,12 +53,26 @@ class Found(NamedTuple):
     bereft: frozenset[Component]
 
 
+class TaskWait(Waiting):
+    """The state of the waits of one task.
+
+    seconds: what is left of its rest; 0: it looks next
+    baton:   what its queue was woken for
+    """
+
+    __slots__ = ("baton", "seconds")
+
+    def __init__(self, store: Store, rest: Rest) -> None:
+        super().__init__(store, rest, is_asked_for=True)
+        self.seconds = 0.0
+        self.baton: Concern | None = None
+
+
 class Waits:
     """The rests of the tasks of one client."""
 
     __slots__ = (
         "_asked",
-        "_batons",
         "_bereft",
         "_concerned",
         "_descriptor",
@@ -75,11 +90,10 @@ class Waits:
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self.worker = store, worker
-        self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
+        self._resting: dict[Resting, tuple[Concern | None, Rest]] = {}
         # by component, in the order in which they began to rest
-        self._concerned: dict[Component, dict[asyncio.Future[None], None]] = {}
-        self._batons = dict[asyncio.Future[None], Concern]()  # of rests that end for their queue
-        self._bereft = set[asyncio.Future[None]]()  # rests during which a peer may have died
+        self._concerned: dict[Component, dict[Resting, None]] = {}
+        self._bereft = set[Resting]()  # rests during which a peer may have died
         self._heard = EventCounts()  # the events handled so far
         self._followed = BY_TIME.lsn  # tasks have been woken for all changes up to this LSN
         self._asked = NEVER  # and for this many departures of consumers
@@ -96,7 +110,7 @@ class Waits:
         timeout_ms: int | None,
         rest: Rest,
         undo: Undo[T] | None = None,
-        waiting: Waiting | None = None,
+        waiting: TaskWait | None = None,
         is_last: Callable[[T], bool] = lambda answer: False,
     ) -> T | None:
         """Call `look` until it returns something else than None, and return that.
@@ -133,17 +147,17 @@ class Waits:
                 answer, waiting.seconds = await self.worker.run(turn, give_back)
                 if answer is not None or is_over:
                     return answer
-        except BaseException:
+        except BaseException:  # also if it was cancelled: the next call looks
             waiting.seconds = 0.0
             raise
         finally:
             self._hand_on(waiting)
 
-    def begin(self, rest: Rest) -> Waiting:
+    def begin(self, rest: Rest) -> TaskWait:
         """The state of a wait, for several calls of `until`."""
-        return Waiting(self._store, rest, is_asked_for=True)
+        return TaskWait(self._store, rest)
 
-    async def _rest(self, waiting: Waiting, rest: Rest) -> bool:
+    async def _rest(self, waiting: TaskWait, rest: Rest) -> bool:
         """Sleep in the loop until an event that the task has not seen; True if it has to look.
 
         rest: a method of the waiting handle, by which `end_of` finds the tasks of a handle
@@ -189,9 +203,7 @@ class Waits:
             return tally.count != seen.count
         return tally.others != seen.others
 
-    def _begin(
-        self, resting: asyncio.Future[None], concern: Concern | None, asked: int, rest: Rest
-    ) -> None:
+    def _begin(self, resting: Resting, concern: Concern | None, asked: int, rest: Rest) -> None:
         if not self._resting:
             self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
             self._asked = NEVER
@@ -202,11 +214,11 @@ class Waits:
             for key in concern.keys:
                 self._concerned.setdefault(key, {})[resting] = None
 
-    def _forget(self, resting: asyncio.Future[None], waiting: Waiting) -> None:
+    def _forget(self, resting: Resting, waiting: TaskWait) -> None:
         concern, _ = self._resting.pop(resting)
         if concern is None:
             return
-        waiting.baton = self._batons.pop(resting, None)
+        waiting.baton = resting.result() if resting.done() and not resting.cancelled() else None
         for key in concern.keys:
             del self._concerned[key][resting]
             if not self._concerned[key]:
@@ -307,11 +319,10 @@ class Waits:
                 if concern is None or concern.queue != baton.queue or resting.done():
                     continue
                 if concern.lsn < baton.lsn:
-                    self._batons[resting] = baton
-                    _end(resting)
+                    resting.set_result(baton)
                     return
 
-    def _hand_on(self, waiting: Waiting) -> None:
+    def _hand_on(self, waiting: TaskWait) -> None:
         """Hand the baton to the next task, unless the look of this one was for its whole queue."""
         baton, waiting.baton = waiting.baton, None
         if baton is None:
@@ -384,6 +395,6 @@ def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> No
         loop.call_soon_threadsafe(act)
 
 
-def _end(resting: asyncio.Future[None]) -> None:
+def _end(resting: Resting) -> None:
     if not resting.done():
         resting.set_result(None)

@@ -405,14 +405,9 @@ class StoreConsumer:
         look = partial(self._look, permits, connections)
         if self._searched != self._ready:
             self._waiting.seconds = 0.0
-        waiting = self.handle.waits.until(
-            look,
-            None,
-            self.session.rest,
-            lambda result: result[0](),
-            self._waiting,
-            lambda _: self._searched is not None,
-        )
+        undo, is_last = _give_back, lambda _: self._searched is not None
+        until = self.handle.waits.until
+        waiting = until(look, None, self.session.rest, undo, self._waiting, is_last)
         take = asyncio.ensure_future(waiting)
         change = asyncio.ensure_future(self._news(full))
         try:
@@ -437,9 +432,7 @@ class StoreConsumer:
         permits:     the messages that the consumer of each partition accepts
         connections: the connections of these consumers; they belong to one client
         """
-        if any(
-            connection_of_consumer.is_full for connection_of_consumer in connections
-        ):  # messages to other consumers of the client have filled it meanwhile
+        if any(each_connection.is_full for each_connection in connections):  # by other consumers
             return _nothing, []
         session = self.session
         connection = next(iter(connections))
@@ -457,8 +450,7 @@ class StoreConsumer:
             session.give_back(table.filter(pc.invert(mask)))
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
-        store, topic = session.store, self.topic
-        leased = table
+        store, topic, leased = session.store, self.topic, table
         is_split = self._is_split(connection.version)
         splits = {consumer.split for consumer in tuple(self.consumers.values())} - {None}
         if not (is_split or splits):  # otherwise it would get more messages than it has permits
@@ -749,6 +741,10 @@ def _splits(view: View, number: int) -> bool:
 
 def _nothing() -> None:
     """Give back nothing."""
+
+
+def _give_back(result: tuple[Callable[[], None], list[Delivery]]) -> None:
+    result[0]()
 
 
 def _rows_within(table: pa.Table, bytes_max: int) -> int:

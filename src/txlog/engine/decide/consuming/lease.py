@@ -154,10 +154,8 @@ def receive(
     for number in numbers:
         if budget <= 0 or room_bytes <= 0:
             break
-        position, most_here = (
-            wants.places.get(number),
-            min(budget, wants.limits.get(number, budget)),
-        )
+        position = wants.places.get(number)
+        most_here = min(budget, wants.limits.get(number, budget))
         try:
             part = choose(view, topic, me, number, position, most_here, now, delays)
         except (IndexMissing, BucketLost) as error:

@@ -9,7 +9,7 @@ consumer returns the messages it could not read.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -175,7 +175,6 @@ class Still:
         "_boot_ms",
         "_departures",
         "_keys",
-        "_queue",
         "_stamps",
         "handed",
         "heeds_appends",
@@ -195,7 +194,6 @@ class Still:
         *,
         partitions: Sequence[int] | None,
         heeds_appends: bool,
-        queue: Hashable,
     ) -> None:
         """Note that a turn found nothing in a view.
 
@@ -204,9 +202,7 @@ class Still:
         keys:     the components whose changes may bring messages
         partitions: where the turn searched, as in Receiving
         heeds_appends: unflushed frames may bring messages, too, so the next turn has to search
-        queue:    as of Concern
         """
-        self._queue = queue
         self.lsn = view.lsn
         self._keys, self._stamps = keys, view.stamps(keys)
         self._boot_id, self._boot_ms = now.boot_id, now.boot_ms
@@ -219,7 +215,7 @@ class Still:
     @property
     def concern(self) -> Concern:
         """The flushes that end it; time and departures of consumers end it, too."""
-        return Concern(self.lsn, frozenset(self._keys), self._queue)
+        return Concern(self.lsn, frozenset(self._keys))
 
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing. Reads new frames of the journal."""
@@ -609,7 +605,6 @@ class Receiving:
             keys,
             partitions=self.partitions,
             heeds_appends=heeds_appends,
-            queue=(number, *self.numbers()) if me.kind == "shared" else None,
         )
 
     def _is_bound(self, view: View, number: int, leases: Leases) -> bool:
@@ -751,7 +746,10 @@ class Receiving:
             rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
         if still is None:
             return Quiet(rest_s)
-        return Quiet(rest_s, still.heeds_appends, still.concern)
+        concern = still.concern
+        if self._member.kind == "shared":
+            concern = concern._replace(queue=(self.subscription.number, *self.numbers()))
+        return Quiet(rest_s, still.heeds_appends, concern)
 
     # --- its place ---------------------------------------------------------------------------
 

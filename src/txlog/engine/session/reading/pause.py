@@ -161,10 +161,8 @@ class Waiting:
         "_tally",
         "_thorough_at",
         "_wake_at",
-        "baton",
         "concern",
         "departures",
-        "seconds",
     )
 
     def __init__(
@@ -182,8 +180,6 @@ class Waiting:
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
         self._is_thorough = True
         self.concern: Concern | None = None  # of the present rest
-        self.seconds = 0.0  # of a task: what is left of its rest; 0: it looks next
-        self.baton: Concern | None = None  # of a task: what its queue was woken for (aio/waits)
 
     @property
     def seen(self) -> EventCounts:
