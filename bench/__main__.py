@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SCENARIOS = (
-    *("throughput", "everyday", "columns", "delayed", "watermarks", "serving", "growth"),
+    *("throughput", "everyday", "columns", "delayed", "watermarks", "serving", "lone", "growth"),
     *("consumers", "lag", "overlap", "guarantees", "stress", "soak"),
 )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -433,5 +434,70 @@ def test_closing_ends_the_tasks_that_wait(
         await (client if closes == "client" else handle).close()
         with pytest.raises(AlreadyClosed):
             await asyncio.wait_for(task, 30)
+
+    run(path, main)
+
+
+async def shared_tasks(client: txlog.aio.Client, count: int) -> list[asyncio.Task[Any]]:
+    """Tasks that wait for messages of one Shared subscription."""
+    consumers = [await client.consumer("t", "s", type="shared", create=True) for _ in range(count)]
+    tasks = [asyncio.ensure_future(consumer.receive()) for consumer in consumers]
+    await at_rest(client, count)
+    return tasks
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_messages_wake_as_many_tasks_of_a_shared_subscription(
+    path: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Kills: n waiting consumers that all look for one message; one that is not woken for more."""
+    looks = 0
+    look = pause.Waiting.look
+
+    def looked(waiting: pause.Waiting) -> bool:
+        nonlocal looks
+        looks += 1
+        return look(waiting)
+
+    async def main(client: txlog.aio.Client) -> None:
+        nonlocal looks
+        tasks = await shared_tasks(client, 8)
+        producer = await client.producer("t")
+        monkeypatch.setattr(pause.Waiting, "look", looked)
+        await producer.send_batch(pa.table({"value": [b"a"] * count}))
+        async with asyncio.timeout(30):  # far less than the rest that a lost wake-up would end
+            while sum(task.done() for task in tasks) < count:
+                await asyncio.sleep(0)
+            await at_rest(client, 8 - count)
+        assert looks <= count + 1  # the last one finds that nothing is left
+        assert {task.result().value for task in tasks if task.done()} == {b"a"}
+
+    run(path, main)
+
+
+def test_a_task_that_fails_wakes_the_next_of_its_subscription(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a message that stays with nobody, as the consumer that was woken for it has failed."""
+    is_broken = True
+    look = pause.Waiting.look
+
+    def looked(waiting: pause.Waiting) -> bool:
+        nonlocal is_broken
+        was_broken, is_broken = is_broken, False
+        if was_broken:
+            raise NotAllowed("this one gets nothing")
+        return look(waiting)
+
+    async def main(client: txlog.aio.Client) -> None:
+        tasks = await shared_tasks(client, 4)
+        producer = await client.producer("t")
+        monkeypatch.setattr(pause.Waiting, "look", looked)
+        await producer.send(b"a")
+        async with asyncio.timeout(30):
+            while sum(task.done() for task in tasks) < 2:
+                await asyncio.sleep(0)
+        failed, received = [task for task in tasks if task.done()]
+        assert isinstance(failed.exception(), NotAllowed) and received.result().value == b"a"
 
     run(path, main)

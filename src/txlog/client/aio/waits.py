@@ -7,7 +7,9 @@ message is due. No thread waits.
 
 Most rests name the components that matter to them (`Concern`). After a flush, one call in the
 worker reads which components changed, and only the tasks that named one of them look. So a commit
-costs the same whether one or a thousand tasks wait for other topics. After a departure, that call
+costs the same whether one or a thousand tasks wait for other topics. Of tasks in one queue, such as
+the consumers of a Shared subscription, only one looks. It holds the baton, and hands it to the next
+task, unless its look showed that there is nothing left. After a departure, that call
 also reads what the consumer wrote last, flushed or not. If it wrote nothing, it died, and the tasks
 of its peers look.
 
@@ -18,20 +20,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.client.aio.worker import Undo, Worker
-from txlog.engine.door.facts import Component, peers
+from txlog.engine.door.facts import CATALOG, Component, members, peers
 from txlog.engine.door.liveness import consumer_of
 from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
 from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, EventCounts, Store, View
 from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")
+Resting: TypeAlias = "asyncio.Future[Concern | None]"  # its result is the baton, if it gets one
 NEVER: Final = 1 << 62
+# Each task must learn of changes of these; of other changes one of a queue is enough.
+FOR_ALL: Final = frozenset([CATALOG[0], peers(0)[0], members(0)[0]])
 
 
 class Found(NamedTuple):
@@ -46,6 +51,21 @@ class Found(NamedTuple):
     departures: int
     changed: set[Component] | None
     bereft: frozenset[Component]
+
+
+class TaskWait(Waiting):
+    """The state of the waits of one task.
+
+    seconds: what is left of its rest; 0: it looks next
+    baton:   what its queue was woken for
+    """
+
+    __slots__ = ("baton", "seconds")
+
+    def __init__(self, store: Store, rest: Rest) -> None:
+        super().__init__(store, rest, is_asked_for=True)
+        self.seconds = 0.0
+        self.baton: Concern | None = None
 
 
 class Waits:
@@ -70,9 +90,10 @@ class Waits:
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self.worker = store, worker
-        self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
-        self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
-        self._bereft = set[asyncio.Future[None]]()  # rests during which a peer may have died
+        self._resting: dict[Resting, tuple[Concern | None, Rest]] = {}
+        # by component, in the order in which they began to rest
+        self._concerned: dict[Component, dict[Resting, None]] = {}
+        self._bereft = set[Resting]()  # rests during which a peer may have died
         self._heard = EventCounts()  # the events handled so far
         self._followed = BY_TIME.lsn  # tasks have been woken for all changes up to this LSN
         self._asked = NEVER  # and for this many departures of consumers
@@ -89,55 +110,73 @@ class Waits:
         timeout_ms: int | None,
         rest: Rest,
         undo: Undo[T] | None = None,
+        waiting: TaskWait | None = None,
+        is_last: Callable[[T], bool] = lambda answer: False,
     ) -> T | None:
         """Call `look` until it returns something else than None, and return that.
 
         look:   its argument says whether to be thorough (engine/session/reading/pause)
         timeout_ms: after this time, return None; None: no time-out
         undo:   as in Worker.run
+        waiting: the state of the last call, of `rest`; after an answer that was the last one, this
+                call rests before it looks
+        is_last: whether a look after this answer would return None
         raises: StoreNotFound if the store was removed meanwhile; AlreadyClosed once the client is
                 closed; the errors of `look`
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        waiting = Waiting(self._store, rest, is_asked_for=True)
+        waiting = waiting or self.begin(rest)
 
         def give_back(outcome: tuple[T | None, float]) -> None:
             if undo is not None and outcome[0] is not None:
                 undo(outcome[0])
 
-        while True:
-            is_over = deadline is not None and time.monotonic() >= deadline
+        waiting.seconds = min(waiting.seconds, waiting.left())
+        try:
+            while True:
+                while waiting.seconds > 0:
+                    is_called = await self._rest(waiting, rest)
+                    waiting.seconds = 0.0 if is_called else waiting.rest_on()
+                is_over = deadline is not None and time.monotonic() >= deadline
 
-            def turn(is_over: bool = is_over) -> tuple[T | None, float]:
-                answer = look(waiting.look() or is_over)
-                over = answer is not None or is_over
-                return answer, 0.0 if over else waiting.rest(deadline)
+                def turn(is_over: bool = is_over) -> tuple[T | None, float]:
+                    answer = look(waiting.look() or is_over)
+                    over = is_over if answer is None else not is_last(answer)
+                    return answer, 0.0 if over else waiting.rest(deadline)
 
-            answer, seconds = await self.worker.run(turn, give_back)
-            if answer is not None or is_over:
-                return answer
-            while seconds > 0:
-                await self._rest(waiting, seconds, rest)
-                seconds = waiting.rest_on()
+                answer, waiting.seconds = await self.worker.run(turn, give_back)
+                if answer is not None or is_over:
+                    return answer
+        except BaseException:  # also if it was cancelled: the next call looks
+            waiting.seconds = 0.0
+            raise
+        finally:
+            self._hand_on(waiting)
 
-    async def _rest(self, waiting: Waiting, seconds: float, rest: Rest) -> None:
-        """Sleep in the loop until an event that the task has not seen, at most `seconds`.
+    def begin(self, rest: Rest) -> TaskWait:
+        """The state of a wait, for several calls of `until`."""
+        return TaskWait(self._store, rest)
+
+    async def _rest(self, waiting: TaskWait, rest: Rest) -> bool:
+        """Sleep in the loop until an event that the task has not seen; True if it has to look.
 
         rest: a method of the waiting handle, by which `end_of` finds the tasks of a handle
         """
+        self._hand_on(waiting)
+        seconds = waiting.seconds
         if self._is_closed:
             raise AlreadyClosed("the client is closed")
         wakeups, loop = self._store.wakeups, asyncio.get_running_loop()
         seen, concern = waiting.seen, waiting.concern
         if self._is_news(seen, concern):
-            return
+            return False
         if not self._listen(loop):
             await asyncio.sleep(min(seconds, POLL_SECONDS_MAX))
             count, departures = wakeups.tally.departures, waiting.departures
             if departures.asked < count:  # a thread got the events of these departures
                 departures.asked = count
                 departures.mourn()
-            return
+            return False
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
         self._begin(resting, concern, waiting.departures.asked, rest)
@@ -155,6 +194,7 @@ class Waits:
             self._forget(resting, waiting)
             if not self._resting:
                 self.stop()
+        return waiting.baton is not None
 
     def _is_news(self, seen: EventCounts, concern: Concern | None) -> bool:
         """True if an event since then ends a rest at once, without reading what changed."""
@@ -163,9 +203,7 @@ class Waits:
             return tally.count != seen.count
         return tally.others != seen.others
 
-    def _begin(
-        self, resting: asyncio.Future[None], concern: Concern | None, asked: int, rest: Rest
-    ) -> None:
+    def _begin(self, resting: Resting, concern: Concern | None, asked: int, rest: Rest) -> None:
         if not self._resting:
             self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
             self._asked = NEVER
@@ -174,14 +212,15 @@ class Waits:
             self._followed = min(self._followed, concern.lsn)
             self._asked = min(self._asked, asked)
             for key in concern.keys:
-                self._concerned.setdefault(key, set()).add(resting)
+                self._concerned.setdefault(key, {})[resting] = None
 
-    def _forget(self, resting: asyncio.Future[None], waiting: Waiting) -> None:
+    def _forget(self, resting: Resting, waiting: TaskWait) -> None:
         concern, _ = self._resting.pop(resting)
         if concern is None:
             return
+        waiting.baton = resting.result() if resting.done() and not resting.cancelled() else None
         for key in concern.keys:
-            self._concerned[key].discard(resting)
+            del self._concerned[key][resting]
             if not self._concerned[key]:
                 del self._concerned[key]
         waiting.departures.asked = max(waiting.departures.asked, self._asked)
@@ -250,9 +289,7 @@ class Waits:
                 self._asked = count if self._asked == asked else min(self._asked, count)
                 if news.changed is None:
                     self.end_all()
-                for key in news.changed or ():
-                    for resting in self._concerned.get(key, ()):
-                        _end(resting)
+                self._call(news.changed or (), lsn)
                 self._pass_on_deaths(news.bereft)
                 if not self._is_behind:
                     return
@@ -260,6 +297,39 @@ class Waits:
             self.end_all()
         finally:
             self._following = None
+
+    def _call(self, changed: Iterable[Component], lsn: int) -> None:
+        """Wake the tasks that a change concerns; of a queue one, unless all must look."""
+        queues = dict[Hashable, Concern]()
+        for key in changed:
+            for resting in self._concerned.get(key, {}):
+                concern, _ = self._resting[resting]
+                if concern is None or concern.queue is None or key[0] in FOR_ALL:
+                    _end(resting)
+                elif concern.queue not in queues:
+                    queues[concern.queue] = Concern(lsn, frozenset([key]), concern.queue)
+        for baton in queues.values():
+            self._hand(baton)
+
+    def _hand(self, baton: Concern) -> None:
+        """Wake the task of a queue that has rested longest, if it has not seen the change."""
+        for key in baton.keys:
+            for resting in self._concerned.get(key, {}):
+                concern, _ = self._resting[resting]
+                if concern is None or concern.queue != baton.queue or resting.done():
+                    continue
+                if concern.lsn < baton.lsn:
+                    resting.set_result(baton)
+                    return
+
+    def _hand_on(self, waiting: TaskWait) -> None:
+        """Hand the baton to the next task, unless the look of this one was for its whole queue."""
+        baton, waiting.baton = waiting.baton, None
+        if baton is None:
+            return
+        concern = waiting.concern if waiting.seconds > 0 else None
+        if concern is None or concern.queue != baton.queue or concern.lsn < baton.lsn:
+            self._hand(baton)
 
     def _pass_on_deaths(self, bereft: Iterable[Component]) -> None:
         for key in bereft:
@@ -325,6 +395,6 @@ def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> No
         loop.call_soon_threadsafe(act)
 
 
-def _end(resting: asyncio.Future[None]) -> None:
+def _end(resting: Resting) -> None:
     if not resting.done():
         resting.set_result(None)

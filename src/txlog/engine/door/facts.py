@@ -23,6 +23,7 @@ from txlog.engine.model.ops import (
     TxnEnded,
     TxnOpened,
     decode_ops,
+    members,
     peers,
 )
 from txlog.engine.model.schema import (

@@ -49,6 +49,7 @@ from txlog.engine.session.reading.message import Decoder, Message, messages
 from txlog.engine.session.reading.pause import (
     BY_TIME,
     POLL_SECONDS_MAX,
+    REST_SECONDS_MAX,
     Concern,
     Quiet,
     Rest,

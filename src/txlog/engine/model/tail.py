@@ -334,6 +334,21 @@ class Tail:
                 out.append((run, low, high))
         return out
 
+    def is_single(self, ledger: int, row: int) -> bool:
+        """True when a row is data, and the only row that its producer has in its frame here.
+
+        False also when the row is not here, and so has to be read.
+        """
+        slices = self.slices(ledger, max(0, row - 1), row + 2)
+        frames = [(run.frame.lsn, run.producer) for run, _, _ in slices]
+        return any(
+            run.first == row
+            and run.rows == 1
+            and run.kind == KIND_DATA
+            and frames.count(frame) == 1
+            for (run, _, _), frame in zip(slices, frames, strict=True)
+        )
+
     def end_beside(self, ledger: int, row: int) -> int:
         """The row after the last of a row's run."""
         slices = self.slices(ledger, row, row + 1)

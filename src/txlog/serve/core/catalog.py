@@ -1,6 +1,6 @@
 """Owns CatalogSnapshot: the topics and subscriptions of the store, and a watch for their changes.
 
-    a commit ─► the watch reads the catalog, at most 20 times a second ─► a snapshot, if the
+    a change ─► the watch reads the catalog, at most 20 times a second ─► a snapshot, if the
                 catalog differs ─► clients that watch topics, or whose topic or subscription was
                 deleted or renamed
 
@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from txlog.engine.door.reading import until_told
+from txlog.engine.door.facts import CATALOG
+from txlog.engine.door.reading import REST_SECONDS_MAX, Concern, Quiet
 from txlog.engine.door.store import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import BrokerService
@@ -68,18 +69,24 @@ async def watch_catalog(
     """Call a function with a snapshot now and after each change, until a read fails for good."""
     store, waits = service.store.store, service.client.waits
     seen: tuple[int, ...] = ()
+    lsn = 0  # of the last look
+
+    def rest(pause: float) -> Quiet:
+        return Quiet(REST_SECONDS_MAX, concern=Concern(lsn, frozenset([CATALOG])))
+
     while True:
         looks = 0
 
         def look(_: bool, seen: tuple[int, ...] = seen) -> CatalogSnapshot | bool | None:
-            nonlocal looks
+            nonlocal looks, lsn
             looks += 1
-            if store.read(_version) == seen:
+            lsn, version = store.read(lambda view: (view.lsn, _version(view)))
+            if version == seen:
                 return False if looks > 1 else None  # woken, but nothing has changed
             return store.read(CatalogSnapshot.of, fresh=False)
 
         try:
-            snapshot = await waits.until(look, None, until_told)
+            snapshot = await waits.until(look, None, rest)
         except TxlogError as error:
             service.failed(error)
             if not error.retryable:

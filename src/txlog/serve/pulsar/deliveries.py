@@ -122,14 +122,21 @@ def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Bat
             gap
     """
     listed = []
-    column = table.column("partition")
-    for partition in pc.unique(column).to_pylist():
-        rows = table.filter(pc.equal(column, partition))
+    for partition, rows in _by_partition(table):
         last = rows.slice(rows.num_rows - 1)
         gap = _gap(view, number_of(topic, partition), partition, last, by_key=by_key)
         if gap is not None:
             listed.append(gap)
     return listed
+
+
+def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The partitions of received rows, and the rows of each."""
+    column = table.column("partition")
+    partitions = (column if table.num_rows == 1 else pc.unique(column)).to_pylist()
+    for partition in partitions:
+        is_all = len(partitions) == 1
+        yield partition, table if is_all else table.filter(pc.equal(column, partition))
 
 
 def _gap(
@@ -178,17 +185,14 @@ def plan_deliveries(
     splits:      batches whose messages go out alone in any case
     """
     out: list[Delivery] = []
-    table = table.filter(table.column("ledger").is_valid())
+    if table.column("ledger").null_count:
+        table = table.filter(table.column("ledger").is_valid())
     if not table.num_rows:
         return out
     live = view.catalog.topics.get(topic.number)
     declared = None if live is None else declared_of(live)
     version = None if declared is None else declared.version
-    partitions = pc.unique(table.column("partition")).to_pylist()
-    for partition in partitions:
-        rows = table
-        if len(partitions) > 1:
-            rows = table.filter(pc.equal(table.column("partition"), partition))
+    for partition, rows in _by_partition(table):
         columns = ReceivedRows(rows, version)
         for whole in _pieces(view, number_of(topic, partition), columns):
             pieces = _split(whole) if is_split or whole.span in splits else (whole,)

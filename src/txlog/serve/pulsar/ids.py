@@ -131,6 +131,8 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
     stop = _end(view, partition, ledger)
     if last >= stop:
         return [BatchSpan(ledger, entry, 1) for entry in range(first, last + 1)]
+    if first == last and view.tail.is_single(ledger, first):
+        return [BatchSpan(ledger, first, 1)]
     low, high = max(0, first - 1), min(last + 2, stop)  # usually the neighbours suffice
     rows = _marks(view, ledger, low, high)
     begins, ends = rows[first - low], rows[last - low]

@@ -272,6 +272,8 @@ class StoreConsumer:
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._message_bytes = MESSAGE_BYTES  # the average size of a message in the last turn
+        self._waiting = handle.waits.begin(session.rest)
+        self._searched: list[int] | None = None  # the partitions of the last turn, if it took all
 
     def is_gone(self, snapshot: CatalogSnapshot) -> bool:
         """Whether its topic or subscription was deleted."""
@@ -388,6 +390,7 @@ class StoreConsumer:
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
         """In the store's thread: return unsent leased messages; this is no redelivery of them."""
+        self._searched = None
         by_partition: dict[int, list[Run]] = {}
         for delivery in deliveries:
             run = delivery.span.run(delivery.at, delivery.at + delivery.size - 1)
@@ -400,7 +403,11 @@ class StoreConsumer:
         permits = {at: self.consumers[at].permits for at in self._ready}
         connections = {self.consumers[at].connection for at in self._ready}
         look = partial(self._look, permits, connections)
-        waiting = self.handle.waits.until(look, None, self.session.rest, lambda result: result[0]())
+        if self._searched != self._ready:
+            self._waiting.seconds = 0.0
+        undo, is_last = _give_back, lambda _: self._searched is not None
+        until = self.handle.waits.until
+        waiting = until(look, None, self.session.rest, undo, self._waiting, is_last)
         take = asyncio.ensure_future(waiting)
         change = asyncio.ensure_future(self._news(full))
         try:
@@ -425,15 +432,14 @@ class StoreConsumer:
         permits:     the messages that the consumer of each partition accepts
         connections: the connections of these consumers; they belong to one client
         """
-        if any(
-            connection_of_consumer.is_full for connection_of_consumer in connections
-        ):  # messages to other consumers of the client have filled it meanwhile
+        if any(each_connection.is_full for each_connection in connections):  # by other consumers
             return _nothing, []
         session = self.session
         connection = next(iter(connections))
         backlog = connection.service.backlog
         most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
         limit = min(TAKE_MAX, most // self._message_bytes)
+        self._searched = None
         table = self._leased(permits, limit, is_thorough)
         if table is None or not table.num_rows:
             return None
@@ -444,7 +450,7 @@ class StoreConsumer:
             session.give_back(table.filter(pc.invert(mask)))
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
-        store, topic = session.store, self.topic
+        store, topic, leased = session.store, self.topic, table
         is_split = self._is_split(connection.version)
         splits = {consumer.split for consumer in tuple(self.consumers.values())} - {None}
         if not (is_split or splits):  # otherwise it would get more messages than it has permits
@@ -455,6 +461,8 @@ class StoreConsumer:
             table = self._kept(table, is_within(table, self.ranges))
         if not table.num_rows:
             return _nothing, []
+        if table is leased and self.durable is not None and self.durable.idle is not None:
+            self._searched = list(permits)
         bytes_max = store.settings.max_message_bytes
         plan = partial(
             plan_deliveries,
@@ -570,6 +578,7 @@ class StoreConsumer:
 
     async def give_back(self, runs: list[Run]) -> None:
         """Return leased messages for immediate redelivery; each counts as redelivered."""
+        self._searched = None
         ids_left = (MessageId(*message_id) for run in merge_runs(runs) for message_id in each(run))
         while message_ids := list(islice(ids_left, RETURNED_MAX)):
             await self.handle.worker.run(partial(self.session.negative_acknowledge, message_ids, 0))
@@ -732,6 +741,10 @@ def _splits(view: View, number: int) -> bool:
 
 def _nothing() -> None:
     """Give back nothing."""
+
+
+def _give_back(result: tuple[Callable[[], None], list[Delivery]]) -> None:
+    result[0]()
 
 
 def _rows_within(table: pa.Table, bytes_max: int) -> int:

@@ -95,6 +95,8 @@ class Delivery(msgspec.Struct, gc=False):
     wanting: an index to be built, or dropped, before anything is delivered
     due_ms:  if it is empty: when the next message is due, by the wall clock
     timeout_ms: the ack time-out, 0 for none
+    is_last: it looked in all partitions; if it came to their ends (choice.is_at_end), another
+        request would get nothing now
     """
 
     parts: list[PartitionDelivery]
@@ -103,6 +105,7 @@ class Delivery(msgspec.Struct, gc=False):
     wanting: IndexMissing | BucketLost | None = None
     due_ms: int | None = None
     timeout_ms: int = 0
+    is_last: bool = False
 
 
 class ReturnResult(msgspec.Struct, frozen=True, gc=False):
@@ -146,15 +149,13 @@ def receive(
     delays = delays_of(view, settings, topic, me, now, make_do=wants.make_do)
     ops: list[Op] = []
     parts: list[PartitionDelivery] = []
-    sync = is_more = False
+    sync = is_more = is_last = False
     room_bytes = RECEIVE_BYTES_MAX
     for number in numbers:
         if budget <= 0 or room_bytes <= 0:
             break
-        position, most_here = (
-            wants.places.get(number),
-            min(budget, wants.limits.get(number, budget)),
-        )
+        position = wants.places.get(number)
+        most_here = min(budget, wants.limits.get(number, budget))
         try:
             part = choose(view, topic, me, number, position, most_here, now, delays)
         except (IndexMissing, BucketLost) as error:
@@ -169,7 +170,9 @@ def receive(
             budget -= sum(map(size, part.runs))
             room_bytes -= part.bytes
             sync = sync or not all(_is_durable(view, piece) for piece in part.pieces)
-    handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
+    else:
+        is_last = not is_more
+    handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms, is_last=is_last)
     if wants.ahead and most - budget == 1:
         _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)
     if ops:

@@ -40,6 +40,7 @@ from txlog.engine.plan.reading.dispatch import (
     Piece,
     Skip,
     id_of,
+    last_position,
     part_of,
     plan,
     requests_of,
@@ -73,6 +74,17 @@ class PartitionDelivery(msgspec.Struct, gc=False):
     is_more: bool = False
     is_rewound: bool = False
     ahead: int = 0
+
+
+def is_at_end(view: View, part: PartitionDelivery) -> bool:
+    """True when the log has nothing after the messages to deliver, and the index nothing at all."""
+    place = part.place
+    return (
+        part.error is None
+        and not place.strays
+        and view.delayed(part.partition).is_empty
+        and covers(place.mark, last_position(view, part.partition))
+    )
 
 
 class DelayRules(NamedTuple):

@@ -37,7 +37,7 @@ from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Marker, find_marker
-from txlog.engine.folds.cursor import Cursor
+from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
@@ -425,6 +425,11 @@ def _last(view: View, partition: int, start: Mark, stop: Mark | None) -> Mark:
         if ledger <= start[0]:
             break
     return start
+
+
+def last_position(view: View, partition: int) -> Mark:
+    """The last position of a partition; (0, -1, 0) or lower when it has none."""
+    return _last(view, partition, BEFORE_ALL, None)
 
 
 def part_of(piece: Piece, first: int, last: int) -> Piece:

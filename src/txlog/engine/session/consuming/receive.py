@@ -36,6 +36,7 @@ from txlog.engine.model.idset import Id, before, covers, each
 from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import CATALOG, Component, Due, Mark, Op, Run, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed, runs_of_table
+from txlog.engine.plan.consuming.choice import is_at_end
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
@@ -162,7 +163,7 @@ INDEX_TRIES_MAX = 3  # how often a turn builds a missing index before it reads r
 
 
 class Still:
-    """The result of a turn that found nothing, and how long another turn will find nothing, too.
+    """How long turns will find nothing, after one that found nothing or took the last messages.
 
     It holds until a frame changes certain components, a consumer leaves or a message is due. Other
     changes that time alone makes (a time to live, for example) are checked once a second. With
@@ -256,7 +257,7 @@ class Receiving:
 
     partitions: indexes in the topic that it receives from; None: all, including later ones
     blocked:    `unacked_max` if that limit kept the last turn from leasing messages; else None
-    is_idle:    the last turn found nothing
+    is_idle:    the last turn left nothing for the next one
     is_thorough: the next turn also looks for dead peers and unflushed frames; set by the caller
     due_ms:     if the last turn found nothing: when the next message is due (ms since 1970 UTC)
     is_refused: the last turn returned nothing because its guard returned False
@@ -537,6 +538,9 @@ class Receiving:
             last = order.index(handed.parts[full[-1]].partition)
             # begin after it: a partition with many messages must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
+            if handed.is_last and self.limits:  # of the server; others ask again in any case
+                self._still = self._still_of(handed, looked)
+                self.is_idle = self._still is not None
         elif not self.is_refused:
             self._still = self._still_of(handed, looked)
         return handed
@@ -555,17 +559,16 @@ class Receiving:
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
         """The Still of this turn; None if messages could appear without an event and a known time.
 
-        lsn: of the view in which the turn found nothing
+        lsn: of the view in which the turn found nothing, or took the last messages
         """
         number = self.subscription.number
-        if view.lsn != lsn:  # another thread has read new frames since
-            return None
         wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
         if me.sees_one_go:  # no event will report that the kernel has freed its lock
             return None
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
             return None  # no event would report the death of a peer
-        if any(part.runs for part in handed.parts):
+        is_full = any(part.runs for part in handed.parts)
+        if is_full and not all(is_at_end(view, part) for part in handed.parts):
             return None
         heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
         dues_ms = [view.next_deadline_ms(now)]
@@ -587,6 +590,10 @@ class Receiving:
                 if self.timeout_ms:
                     ahead = [other for other in others if leases.by_consumer[other].ahead]
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
+        if view.lsn != lsn:  # the lease of this turn, or frames that another thread has read
+            changed = view.changed_since(lsn)
+            if changed is None or not changed.isdisjoint(keys):
+                return None
         due_ms = min((at for at in dues_ms if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
         return Still(
@@ -739,7 +746,10 @@ class Receiving:
             rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
         if still is None:
             return Quiet(rest_s)
-        return Quiet(rest_s, still.heeds_appends, still.concern)
+        concern = still.concern
+        if self._member.kind == "shared":
+            concern = concern._replace(queue=(self.subscription.number, *self.numbers()))
+        return Quiet(rest_s, still.heeds_appends, concern)
 
     # --- its place ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ a task of the asynchronous client only after the departure of a peer (`Departure
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from txlog.engine.model.ops import Component
@@ -31,10 +31,15 @@ T = TypeVar("T")
 
 
 class Concern(NamedTuple):
-    """A flush wakes the wait only if it changed a component in `keys` after `lsn`."""
+    """A flush wakes the wait only if it changed a component in `keys` after `lsn`.
+
+    queue: waits with the same queue wait for the same messages, and each gets what another leaves.
+           So a change of a partition or cursor wakes one of them; None: it wakes all
+    """
 
     lsn: int
     keys: frozenset[Component] = frozenset()
+    queue: Hashable = None
 
 
 BY_TIME: Final = Concern(1 << 62)
@@ -85,12 +90,17 @@ def least(quiets: Iterable[Quiet]) -> Quiet:
     """One rest instead of several: as long as the shortest, and ended by the events of each."""
     rests = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
     concerns = [quiet.concern for quiet in rests if quiet.concern is not None]
+    queues = list[Hashable]()
+    for concern in concerns:  # no comprehension: that is a call, at each receive
+        if concern.keys:
+            queues.append(concern.queue)
     return Quiet(
         min(quiet.seconds for quiet in rests),
         any(quiet.heeds_appends for quiet in rests),
         Concern(
             min(concern.lsn for concern in concerns),
             frozenset().union(*(concern.keys for concern in concerns)),
+            queues[0] if len(queues) == 1 else None,
         )
         if len(concerns) == len(rests)
         else None,
@@ -212,6 +222,10 @@ class Waiting:
         if self._heeds:
             self._thorough_at = min(self._thorough_at, self._heed_at)
             self._wake_at = min(self._wake_at, self._heed_at)
+        return self.left()
+
+    def left(self) -> float:
+        """The seconds left of this rest."""
         return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
