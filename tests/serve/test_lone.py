@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.client.aio.worker import Worker
 from txlog.engine.session.reading import pause
 from txlog.engine.store.store import Store
-from txlog.serve.pulsar.messages import FIELDS
+from txlog.serve.pulsar.messages import FIELDS, MessageIdData
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/lone"
@@ -50,10 +52,11 @@ async def subscribed(
     return client
 
 
-async def delivered(client: Wire) -> None:
-    """Read the answers of a client up to its next message."""
-    while FIELDS[(await client.answer()).type] != "message":
+async def delivered(client: Wire) -> Any:
+    """Read the answers of a client up to its next message; returns the message."""
+    while FIELDS[(answer := await client.answer()).type] != "message":
         pass
+    return answer.message
 
 
 async def sent_one_by_one(served: Served, clients: list[Wire], times: int, first: int) -> None:
@@ -140,5 +143,74 @@ def test_a_consumer_that_took_less_than_there_is_looks_again(tmp_path: Path, kin
         for _ in range(3 - 2 * len(others)):
             await delivered(client)
             client.send("flow", consumer_id=1, messagePermits=1)
+
+    serving(tmp_path, program, seconds=30)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 500])
+def test_messages_of_one_flush_reach_as_many_consumers(tmp_path: Path, delay_ms: int) -> None:
+    """Each consumer has one permit. Kills: a consumer that took one, or learnt when the messages
+    are due, and wakes no other.
+    """
+
+    def send() -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            producers = [client.producer("lone", name=f"p{number}") for number in range(3)]
+            # one time for all, so that they are due together
+            due_ms = client.store.clock.now().wall_ms + delay_ms
+            at = {"deliver_at": due_ms} if delay_ms else {}
+            for future in [producer.send_async(b"x", **at) for producer in producers]:
+                future.result()
+
+    async def program(served: Served) -> None:
+        clients = [await subscribed(served, "s", SHARED, f"c{number}", 1) for number in range(3)]
+        receiving = [asyncio.create_task(delivered(client)) for client in clients]
+        waits = served.service.client.waits
+        while sum(not resting.done() for resting in waits._resting) < len(clients):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(send)
+        await asyncio.gather(*receiving)
+
+    serving(tmp_path, program, seconds=30)
+
+
+def test_a_look_for_the_rest_of_a_batch_is_not_for_all_partitions(tmp_path: Path) -> None:
+    """The client has acknowledged a part of a batch, so a second turn looks for its neighbours."""
+
+    def send(partition: int, *values: bytes) -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            partitions = pa.array([partition] * len(values), pa.int32())
+            rows = pa.table({"value": list(values), "partition": partitions})
+            client.producer("two").send_batch(rows)
+
+    def create() -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            client.create_topic("two", partitions=2)
+
+    async def program(served: Served) -> None:
+        await asyncio.to_thread(create)
+        client = await served.connected()
+        for partition in (0, 1):
+            topic = f"persistent://public/default/two-partition-{partition}"
+            fields = {"topic": topic, "subscription": "s", "subType": SHARED}
+            number = partition + 1
+            await client.ask(
+                "subscribe", consumer_id=number, request_id=1, consumer_name="c", **fields
+            )
+            client.send("flow", consumer_id=number, messagePermits=100)
+        await asyncio.to_thread(send, 0, b"a", b"b", b"c")
+        whole = (await delivered(client)).message_id
+        ids = {name: getattr(whole, name) for name in ("ledgerId", "entryId", "partition")}
+        part = MessageIdData(**ids, ack_set=[0b001])  # a set bit is not acknowledged
+        client.send("ack", consumer_id=1, ack_type=0, message_id=[part], request_id=9)
+        while FIELDS[(await client.answer()).type] != "ackResponse":
+            pass
+        client.send("redeliverUnacknowledgedMessages", consumer_id=1)
+        assert (await delivered(client)).redelivery_count == 1
+        waits = served.service.client.waits
+        while not any(not resting.done() for resting in waits._resting):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(send, 1, b"other")
+        assert (await delivered(client)).consumer_id == 2
 
     serving(tmp_path, program, seconds=30)

@@ -318,7 +318,7 @@ class Waits:
                 concern, _ = self._resting[resting]
                 if concern is None or concern.queue != baton.queue or resting.done():
                     continue
-                if concern.lsn < baton.lsn:
+                if concern.lsn < baton.lsn and not resting.get_loop().is_closed():
                     resting.set_result(baton)
                     return
 

@@ -432,6 +432,7 @@ class StoreConsumer:
         permits:     the messages that the consumer of each partition accepts
         connections: the connections of these consumers; they belong to one client
         """
+        self._searched = None
         if any(each_connection.is_full for each_connection in connections):  # by other consumers
             return _nothing, []
         session = self.session
@@ -439,8 +440,8 @@ class StoreConsumer:
         backlog = connection.service.backlog
         most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
         limit = min(TAKE_MAX, most // self._message_bytes)
-        self._searched = None
         table = self._leased(permits, limit, is_thorough)
+        still = None if self.durable is None else self.durable.idle
         if table is None or not table.num_rows:
             return None
         if table.nbytes > 2 * most and (row_count := _rows_within(table, most)) < table.num_rows:
@@ -461,7 +462,8 @@ class StoreConsumer:
             table = self._kept(table, is_within(table, self.ranges))
         if not table.num_rows:
             return _nothing, []
-        if table is leased and self.durable is not None and self.durable.idle is not None:
+        # a second turn, for the rest of a batch, has searched one partition only
+        if table is leased and still is not None and self.durable.idle is still:  # type: ignore[union-attr]
             self._searched = list(permits)
         bytes_max = store.settings.max_message_bytes
         plan = partial(

@@ -747,7 +747,10 @@ class Receiving:
         if still is None:
             return Quiet(rest_s)
         concern = still.concern
-        if self._member.kind == "shared":
+        # A queue is for consumers of the server, which have one task each, and for those that wait
+        # for events alone: no event wakes the others when the time of a message has come.
+        is_queued = self._member.kind == "shared" and bool(self.limits)
+        if is_queued and rest_s >= REST_SECONDS_MAX:
             concern = concern._replace(queue=(self.subscription.number, *self.numbers()))
         return Quiet(rest_s, still.heeds_appends, concern)
 
