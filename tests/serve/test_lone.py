@@ -157,9 +157,8 @@ def test_messages_of_one_flush_reach_as_many_consumers(tmp_path: Path, delay_ms:
         with txlog.open(str(tmp_path / "store")) as client:
             producers = [client.producer("lone", name=f"p{number}") for number in range(3)]
             # one time for all, so that they are due together
-            due_ms = client.store.clock.now().wall_ms + delay_ms
-            at = {"deliver_at": due_ms} if delay_ms else {}
-            for future in [producer.send_async(b"x", **at) for producer in producers]:
+            due_ms = client.store.clock.now().wall_ms + delay_ms if delay_ms else None
+            for future in [producer.send_async(b"x", deliver_at=due_ms) for producer in producers]:
                 future.result()
 
     async def program(served: Served) -> None:
