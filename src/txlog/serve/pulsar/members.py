@@ -406,9 +406,8 @@ class StoreConsumer:
         if self._searched != self._ready:
             self._waiting.seconds = 0.0
         undo, is_last = _give_back, lambda _: self._searched is not None
-        until = self.handle.waits.until
-        waiting = until(look, None, self.session.rest, undo, self._waiting, is_last)
-        take = asyncio.ensure_future(waiting)
+        wait = partial(self.handle.waits.until, look, None, self.session.rest, undo)
+        take = asyncio.ensure_future(wait(self._waiting, is_last))
         change = asyncio.ensure_future(self._news(full))
         try:
             await asyncio.wait({take, change}, return_when=asyncio.FIRST_COMPLETED)
