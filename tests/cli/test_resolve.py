@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests import databases
-from tests.databases import Duckdb, Kind, Postgresql, Sqlite
+from tests.databases import Duckdb, Kind, Postgresql, Sqlite, prepared_only
 from tests.engine_kit import Bench, values
-from tests.transactions.test_databases import prepared_only
 from txlog import TxnId
 from txlog.cli.main import main
 

@@ -17,7 +17,9 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from tests.disk.faults import FaultyDisk
 from tests.disk.memory import Killed, MemoryDisk
+from tests.engine_kit import client_on
 from tests.tiers import graded
 from txlog.client.client import Client
 from txlog.clock import ManualClock
@@ -34,6 +36,7 @@ from txlog.engine.storage.manifest import manifest_path
 from txlog.engine.store.identity import read_identity
 from txlog.errors import Corruption, DiskFailed, OutcomeUnknown, TxlogError
 
+SEED = 20261129
 JOURNAL = "journal/00000000000000000001.journal"
 
 
@@ -649,3 +652,30 @@ def test_the_last_frame_convicts_the_one_before_it() -> None:
     with pytest.raises(Corruption) as caught:
         open_client(disk).store.flush()
     assert caught.value.fields["last_lsn"] == len(all_frames) - 1
+
+
+def test_frames_before_a_new_journal_file_are_as_durable_as_those_in_it() -> None:
+    """A checkpoint dies between the new file and the manifest, and a send is flushed in that file.
+
+    The acknowledgements in the old file were written and not flushed. Kills: a power cut that takes
+    frames from the middle of the journal.
+    """
+    disk = store_with(3)
+    client = open_client(disk)
+    dying = FaultyDisk(disk.process())
+    dying.fail_at("publish", Killed(), "manifest/*")
+    with client.consumer(TOPIC, "s") as consumer:
+        for _ in range(2):
+            message = consumer.receive()
+            assert message is not None
+            consumer.acknowledge(message)
+        with pytest.raises(Killed), client_on(dying, ManualClock(START_MS)) as other:
+            other.checkpoint()
+        with open_client(disk.process()) as third:  # it has not written to the old file
+            third.producer(TOPIC).send(b"after", partition=0)
+            images = list(disk.images(random.Random(SEED), 32))
+    assert len(images) > 1
+    for image in images:
+        with open_client(image, after_reboot()) as found:
+            assert [m.value for m in read_messages(found, TOPIC)] == [b"v0", b"v1", b"v2", b"after"]
+            found.producer(TOPIC).send(b"later", partition=0)

@@ -229,7 +229,7 @@ def test_where_names_the_fields_that_there_are(
         ("(amount > 1", 'near "1"'),
         ("'a", "unterminated string"),
         (" ", "--where is empty"),
-        ("value->>'id' > 3", "(value->>'n')::int"),
+        ("value->>'id' > 3", "(value->>'id')::int > 3"),
     ],
 )
 def test_where_shows_no_brackets_of_ours(

@@ -125,7 +125,8 @@ def test_batches_are_found_by_their_neighbours(
                     row_counts.clear()
                     assert ids.spans(view, number, end.ledger, at, at) == want
                     assert sum(row_counts) <= 5 * size + 32
-                    assert size > 1 or row_counts == [3] or at in (0, sum(sizes) - 1)
+                    # a row that is alone in its frame is found without reading a row
+                    assert size > 1 or row_counts in ([], [3]) or at in (0, sum(sizes) - 1)
                 start += size
 
         client.store.read(look)

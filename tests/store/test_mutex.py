@@ -111,13 +111,17 @@ def waiting(turns: Mutex, count: int) -> None:
 
 
 class Flights:
-    """Stops each flush until the test lets it go."""
+    """Stops each flush until the test lets it go, and counts how often a thread waits for one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = [Event() for _ in range(4)]
         self.go = [Event() for _ in range(4)]
-        self.count = 0
-        fly = Flight.fly
+        self.count = self.waits = 0
+        fly, wait = Flight.fly, Flight.wait
+
+        def counted(flight: Flight) -> None:
+            self.waits += 1
+            wait(flight)
 
         def stopped(flight: Flight) -> None:
             nth, self.count = self.count, self.count + 1
@@ -126,6 +130,12 @@ class Flights:
             fly(flight)
 
         monkeypatch.setattr(Flight, "fly", stopped)
+        monkeypatch.setattr(Flight, "wait", counted)
+
+    def waited(self, times: int) -> None:
+        """Return once threads have begun to wait so many times."""
+        while self.waits < times:
+            pass
 
 
 def written(client: Client, lsn: int) -> None:
@@ -143,7 +153,7 @@ def test_threads_write_while_another_flushes(bench: Bench, monkeypatch: pytest.M
     first = started(sends[0])
     assert flights.begun[0].wait(60)
     group = started(sends[1], sends[2], sends[3])  # they share the second flush
-    written(client, lsn + 4)
+    flights.waited(3)  # a thread that has its turn later would wait for what is written by then
     flights.go[0].set()
     joined(first)
     assert flights.begun[1].wait(60)
