@@ -577,8 +577,12 @@ class Transaction:
         return buffer.put(lane, item, size, sequence)
 
     def number_of(self, messages: int) -> int:
-        """The number in the transaction of the first of so many messages, from 1."""
-        assert self.buffer is not None
+        """The number in the transaction of the first of so many messages, from 1.
+
+        raises: InvalidArgument (no message of it waits, or has waited)
+        """
+        if self.buffer is None:
+            raise InvalidArgument("no message of the transaction waits")
         first = self.buffer.sealed + 1
         self.buffer.sealed += messages
         return first
