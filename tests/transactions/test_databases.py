@@ -536,6 +536,17 @@ def test_threads_of_one_process_do_not_abort_each_other(bench: Bench, kind: Kind
     ours.close()
 
 
+def test_two_blocks_that_delete_the_same_rows_do_not_deadlock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two clients may both find a transaction ended. PostgreSQL locks each row until the end."""
+    database = kinds.database_of(sqlite3.connect(":memory:"))
+    deleted: list[object] = []
+    monkeypatch.setattr(database, "run", lambda _, token: deleted.append(token))
+    database.delete(["b", "c", "a", "b"])
+    assert deleted == ["a", "b", "c"]
+
+
 def test_a_key_of_a_restarted_program(bench: Bench, connection: Any) -> None:
     client = bench.client
     txn = prepared_only(client, connection, "a", key="etl")
