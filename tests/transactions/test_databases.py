@@ -537,10 +537,10 @@ def test_threads_of_one_process_do_not_abort_each_other(bench: Bench, kind: Kind
 
 
 def test_two_blocks_that_delete_the_same_rows_do_not_deadlock(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clients may both find a transaction ended. PostgreSQL locks each row until the end."""
-    database = kinds.database_of(sqlite3.connect(":memory:"))
+    database = kinds.database_of(sqlite3.connect(tmp_path / "rows"))
     deleted: list[object] = []
     monkeypatch.setattr(database, "run", lambda _, token: deleted.append(token))
     database.delete(["b", "c", "a", "b"])

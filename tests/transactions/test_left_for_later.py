@@ -5,19 +5,26 @@ Source: spec/transactions 5.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
+from collections.abc import Callable
+from functools import partial, partialmethod
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import txlog
+import txlog.aio
 from tests.crash.world import TOPIC, new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
 from txlog.client.answers.lists import kept_frames
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.store.appender import Call
+from txlog.engine.store.store import Store
 from txlog.errors import (
     InvalidMessage,
     InvalidTxnStatus,
@@ -307,6 +314,69 @@ def test_only_undone_operations_are_retried_after_a_lock(
         assert txn.commit().acks == 1
     assert calls[:2] == [3, 2]
     assert [m.value for m in pending(client)] == [b"a"]
+
+
+def locked_once(patched: pytest.MonkeyPatch) -> None:
+    """The store is locked at its next write, and free again afterwards."""
+    was_locked = False
+
+    def locked(
+        method: Callable[[Store, list[Call]], None], store: Store, calls: list[Call]
+    ) -> None:
+        nonlocal was_locked
+        if was_locked:
+            method(store, calls)
+            return
+        was_locked = True
+        store.take_back(calls)
+        for call in calls:
+            call.error, call.done = StoreLocked("held"), True
+
+    for name in ("submit", "finish"):
+        patched.setattr(Store, name, partialmethod(partial(locked, getattr(Store, name))))
+
+
+@pytest.mark.parametrize("was_written", [False, True])
+def test_a_block_whose_commit_failed_is_aborted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, was_written: bool
+) -> None:
+    """Nobody commits it any more, so a repeated block must get what it holds."""
+    client = bench.client
+    items = send(client, b"in")
+    with monkeypatch.context() as patched:
+        with pytest.raises(StoreLocked), client.transaction() as txn:
+            client.producer("t").send(b"a", txn=txn)
+            client.acknowledge("t", "s", items, txn=txn)
+            if was_written:
+                txn.flush()
+            locked_once(patched)
+        assert txn.state == "ABORTED"
+    with client.transaction() as txn:
+        client.producer("t").send(b"b", txn=txn)
+        client.acknowledge("t", "s", items, txn=txn)
+    assert values(client) == [b"in", b"b"]
+    assert [m.value for m in pending(client)] == [b"b"]
+    assert [row["state"] for row in client.transactions(all=True)][-1] == "committed"
+
+
+def test_a_task_whose_commit_failed_aborts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    txlog.init(tmp_path / "s", durability="os", free_bytes_min=0)
+
+    async def work() -> None:
+        async with txlog.aio.open(tmp_path / "s") as client:
+            await client.create_topic("t")
+            producer = await client.producer("t")
+            with monkeypatch.context() as patched:
+                with pytest.raises(StoreLocked):
+                    async with client.transaction() as txn:
+                        await producer.send(b"a", txn=txn)
+                        await txn.flush()
+                        locked_once(patched)
+                assert txn.state == "ABORTED"
+
+    asyncio.run(work())
+    with txlog.open(tmp_path / "s") as client:
+        assert [row["state"] for row in client.transactions(all=True)] == ["aborted"]
 
 
 def test_messages_left_side_by_side_are_one_frame(bench: Bench) -> None:

@@ -7,6 +7,7 @@ there for the arguments, answers and errors of a call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from abc import abstractmethod
 from collections import deque
@@ -33,7 +34,13 @@ from txlog.engine.door.reading import Message, Where, messages, until_told
 from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
 from txlog.engine.door.transactions import EndAnswer, Later
 from txlog.engine.door.transactions import Transaction as Transacting
-from txlog.errors import AlreadyClosed, NotAllowed, ProducerQueueIsFull
+from txlog.errors import (
+    AlreadyClosed,
+    NotAllowed,
+    OutcomeUnknown,
+    ProducerQueueIsFull,
+    TxlogError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,7 +151,8 @@ class Opening(Generic[H]):
 class Transaction(Handle[Transacting]):
     """A transaction: `async with client.transaction() as txn` commits at the end of its block.
 
-    If the block raises, the transaction is aborted; a cancellation counts. Once begun, a commit or
+    If the block raises, or the commit fails without an effect, the transaction is aborted; a
+    cancellation counts. Once begun, a commit or
     abort at the end of the block runs to its end, even if the task is cancelled. Commits of several
     tasks share a lock and a flush, and take effect in the order in which they began.
     """
@@ -186,10 +194,17 @@ class Transaction(Handle[Transacting]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and self.sync.state == "OPEN":
+        leave = self.sync.__exit__
+        if kind is not None or self.sync.state != "OPEN":
+            await self.worker.run(partial(leave, kind, error, trace), keeps=True)
+            return
+        try:
             await self._committed(keeps=True)
-        else:
-            await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
+        except TxlogError as failure:
+            if not isinstance(failure, OutcomeUnknown):
+                with contextlib.suppress(TxlogError):  # then it is open until its time-out
+                    await self.worker.run(partial(leave, type(failure), failure, None), keeps=True)
+            raise
 
 
 class DatabaseTransaction(Transaction):

@@ -8,6 +8,7 @@ instead of three times. `commit_async` hands that write to the thread of `commit
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from threading import Event, RLock, get_ident
@@ -177,7 +178,8 @@ class Transaction:
     """A transaction; as a context manager it commits at the end, and aborts when the block raises.
 
     Everything sent and acknowledged in it takes effect at the commit, in every partition and
-    subscription, or not at all. Source: PIP-31.
+    subscription, or not at all. Source: PIP-31. If the commit at the end fails and had no effect
+    (StoreLocked, NoResources), the transaction is aborted as well: the block can be repeated.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -491,10 +493,16 @@ class Transaction:
     ) -> None:
         if self._status != "OPEN":
             return
-        if error is None:
-            self._commit()
-        else:
+        if error is not None:
             self._leave(error)
+            return
+        try:
+            self._commit()
+        except TxlogError as failure:
+            if self._status == "OPEN" and not isinstance(failure, OutcomeUnknown):
+                with contextlib.suppress(TxlogError):  # then it is open until its time-out
+                    self._leave(failure)
+            raise
 
     def _leave(self, error: BaseException) -> None:
         """Abort: the block has raised an error."""
