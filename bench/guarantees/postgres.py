@@ -36,7 +36,7 @@ class Postgres(peer.Peer):
 
     title = "PostgreSQL"
     setup = (
-        "15, Debian's peer.package, psycopg 3; `fsync=on`, `synchronous_commit=on`, "
+        "15, Debian's package, psycopg 3; `fsync=on`, `synchronous_commit=on`, "
         "`full_page_writes=on`; `DELETE … FOR UPDATE SKIP LOCKED`; a connection for each "
         "transaction in flight"
     )

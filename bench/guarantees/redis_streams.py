@@ -43,7 +43,7 @@ class Redis(peer.Peer):
 
     title = "Redis Streams"
     setup = (
-        '7.0, Debian\'s peer.package, redis-py; `appendonly yes`, `appendfsync always`, `save ""`; '
+        '7.0, Debian\'s package, redis-py; `appendonly yes`, `appendfsync always`, `save ""`; '
         "`XREADGROUP`, `MULTI` with `XADD` and `XACK`, `XAUTOCLAIM` after 3 s; a connection for "
         "each transaction in flight"
     )
