@@ -42,18 +42,23 @@ class Connection:
             raise RuntimeError(str(answer["error"]))
         return answer
 
-    async def send(self, sends: Sequence[tuple[str, bytes, dict[str, str]]]) -> bytes:
+    async def send(
+        self, sends: Sequence[tuple[str, bytes, dict[str, str]]], timeout_s: float = 10
+    ) -> bytes:
         """Send an atomic batch of subjects, messages and headers; returns the answer."""
         batch = {"Nats-Batch-Id": uuid.uuid4().hex}
         for place, (subject, value, headers) in enumerate(sends, 1):
             headers = {**headers, **batch, "Nats-Batch-Sequence": str(place)}
             if place < len(sends):
                 await self._nats.publish(subject, value, headers=headers)
-        return await self.send_one(subject, value, {**headers, "Nats-Batch-Commit": "1"})
+        headers["Nats-Batch-Commit"] = "1"
+        return await self.send_one(subject, value, headers, timeout_s)
 
-    async def send_one(self, subject: str, value: bytes, headers: dict[str, str]) -> bytes:
+    async def send_one(
+        self, subject: str, value: bytes, headers: dict[str, str], timeout_s: float = 10
+    ) -> bytes:
         """Send a message; returns the answer."""
-        answer = await self._nats.request(subject, value, timeout=60, headers=headers)
+        answer = await self._nats.request(subject, value, timeout=timeout_s, headers=headers)
         return bytes(answer.data)
 
     def close(self) -> None:
@@ -107,7 +112,7 @@ class Nats(peer.Peer):
         connection.ask(create, stream_name="input", config=group)
 
     def fill(self, connection: Connection, values: Sequence[bytes]) -> None:
-        connection.run(connection.send([("input", value, {}) for value in values]))
+        connection.run(connection.send([("input", value, {}) for value in values], 60))
 
     def read(self, connection: Connection, topic: str) -> Iterable[bytes]:
         subject = f"out.{topic}"
@@ -117,7 +122,9 @@ class Nats(peer.Peer):
         while left:
             rows = connection.run(pull.fetch(min(left, 1_000), 10))
             left -= len(rows)
-            yield from (row.data for row in rows)
+            for row in rows:  # at most 1,000 without one
+                connection.run(row.ack())
+                yield row.data
 
     def move(self, connection: Connection) -> int:
         return int(connection.run(self._move(connection)))

@@ -198,9 +198,9 @@ class Peer(ABC):
                 self.service.wait(30)
             self.kill()
 
-    def port(self, name: str = "port") -> int:
+    def port(self, name: str = "main") -> int:
         """A port that the service keeps when it starts again."""
-        kept = self.folder / name
+        kept = self.folder / f"{name}.port"
         if not kept.exists():
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
