@@ -81,6 +81,7 @@ class Run:
                 if session is None:
                     session = self._peer.kind(self._peer, number, self._depth)
                     self._opened += 1
+                    self._last = time.monotonic()  # to open may take longer than the patience
                 moved = session.step(self._ended)
             except Exception as error:  # of a peer's client: each has its own classes
                 self._errors.append(f"{type(error).__name__}: {error}"[:300])
@@ -94,7 +95,8 @@ class Run:
                 session = None
                 time.sleep(0.2)
                 continue
-            if not moved and time.monotonic() > self._last + self._patience_s:
+            is_late = time.monotonic() > self._last + self._patience_s
+            if is_late and not moved and not self._seconds:
                 break
         if session is not None and self._seconds:
             session.close()

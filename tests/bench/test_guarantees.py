@@ -76,6 +76,28 @@ def test_killed_clients_lose_and_double_nothing(
     assert (counts["lost"], counts["doubled"]) == (0, 0), counts
 
 
+class Late(sql.SQLite):  # type: ignore[misc]
+    """SQLite with a client that finds no message at first."""
+
+    _count = 0
+
+    def move(self, connection: Any) -> int:
+        self._count += 1
+        return 0 if self._count < DIES_AT else int(super().move(connection))
+
+
+def test_a_timed_client_waits_for_its_first_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: on a busy machine every thread ends before its first message, and the client hangs."""
+    monkeypatch.setattr(rounds, "LONGEST_S", 20)
+    with rounds.place(Late, tmp_path) as system:
+        system.produce(2_000, 1)
+        client = rounds.Client(system, 1, 1e-9, 0.1)
+        assert client.figures()["moved"]
+        client.kill()
+
+
 def test_a_service_that_ends_is_an_error_with_the_reason_from_its_log(tmp_path: Path) -> None:
     """Kills: the scenario waits for minutes for a service that has ended."""
 
