@@ -1,8 +1,8 @@
 """Owns the commands of transactions.
 
 `txn run` runs a foreign command in a transaction; its exit code decides commit or abort.
-A database is named on the command line as one of these; its connection is closed at the end of its
-block, and errors of the drivers become errors of the program:
+The command line names a database in a form below; the connection is closed at the end of its block,
+and errors of the drivers become errors of the program:
 
     sqlite:PATH, duckdb:PATH, postgresql://HOST/DATABASE
 """
