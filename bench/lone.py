@@ -1,16 +1,18 @@
 """The price of a message that comes alone through `txlog serve`.
 
-    python -m bench lone [--seconds N] [--rate N] [--cases pairs,shared,fan]
+    python -m bench lone [--seconds N] [--rate N] [--cases pairs,shared,fan] [--peer pulsar]
 
 A bare client of the protocol, in this process, sends messages at equal intervals to the server, in
-a process of its own, and acknowledges each message that it receives. The cases:
+a process of its own, and acknowledges each message that it receives. With --peer each case also
+runs against Apache Pulsar standalone, which Maven fetches. The cases:
 
     pairs   100 topics, each with a producer and an exclusive consumer
     shared  20 topics, each with ten Shared consumers of one subscription
     fan     one topic with 200 subscriptions
 
-Processor time is that of the server alone (user and system). A busy machine changes it little; the
-times by the clock are worth something on a quiet machine only.
+Processor time is that of the server alone (user and system), all its threads and children, after
+the warm-up. A busy machine changes it little; the times by the clock are worth something on a quiet
+machine only.
 """
 
 from __future__ import annotations
@@ -19,23 +21,17 @@ import argparse
 import asyncio
 import itertools
 import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-import txlog
+from bench.guarantees import pulsar_java, rounds
+from bench.guarantees.peer import Peer, processor_s
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import FIELDS, MessageMetadata
 
-ROOT = Path(__file__).resolve().parents[1]
-TICKS = os.sysconf("SC_CLK_TCK")
-WARM_S, LATE_S = 2.0, 60.0
+LATE_S = 60.0
 ONE_BY_ONE = 40  # messages for each second that is asked for
 # topics, subscriptions of each, consumers of each subscription, its type (1: Shared, 0: Exclusive)
 CASES = {"pairs": (100, 1, 1, 0), "shared": (20, 1, 10, 1), "fan": (1, 200, 1, 0)}
@@ -52,11 +48,15 @@ def main() -> int:
         help="messages/s, in fan a twentieth; 0: the next is sent when the last has arrived",
     )
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds; a JVM needs 30")
+    parser.add_argument("--peer", choices=["pulsar"], help="measure this one, too")
     options = parser.parse_args()
-    for case in options.cases.split(","):
+    servers = [pulsar_java.Serve, *([pulsar_java.Pulsar] if options.peer else [])]
+    for case, server in itertools.product(options.cases.split(","), servers):
         rate = options.rate / 20 if case == "fan" else options.rate
-        with tempfile.TemporaryDirectory() as folder:
-            print(case, asyncio.run(_measured(Path(folder), CASES[case], rate, options.seconds)))
+        with rounds.place(server, None) as peer:
+            load = _measured(peer, CASES[case], rate, options.warm_up, options.seconds)
+            print(f"{case}, {peer.title}, {asyncio.run(load)}", flush=True)
     return 0
 
 
@@ -78,7 +78,9 @@ class Connection:
     async def ask(self, name: str, /, **fields: object) -> Any:
         """Send a command, and wait for its answer."""
         self.tell(name, **fields)
-        return await self.answers.get()
+        answer = await self.answers.get()
+        assert "error" not in answer.DESCRIPTOR.fields_by_name or not answer.message, answer
+        return answer
 
     def tell(self, name: str, /, **fields: object) -> None:
         """Send a command."""
@@ -107,6 +109,8 @@ class Connection:
                     self.tell("flow", consumer_id=body.consumer_id, messagePermits=1)
                 elif name == "send_receipt":
                     self._bench.answered(frame.body.sequence_id)
+                elif name == "ping":
+                    self.tell("pong")
                 elif name != "active_consumer_change":
                     self.answers.put_nowait(frame.body)
 
@@ -147,19 +151,17 @@ class Load:
 
 
 async def _measured(
-    folder: Path, case: tuple[int, int, int, int], rate: float, seconds: float
+    peer: Peer, case: tuple[int, int, int, int], rate: float, warm_s: float, seconds: float
 ) -> str:
     topics, subscriptions, consumers, kind = case
-    store = folder / "store"
-    txlog.init(str(store))
-    with txlog.open(str(store)) as client:
-        for number in range(topics):
-            client.create_topic(f"lone-{number}")
-    port, server = _served(store)
+    port, server = peer.port(), peer.service
+    assert server is not None
     load = Load(subscriptions)
     connections, producers = list[Connection](), list[Connection]()
     for topic in range(topics):
-        name = f"persistent://public/default/lone-{topic}"
+        name = f"{pulsar_java.TOPIC}lone-{topic}"
+        producer = await Connection(load).open(port)
+        await producer.ask("lookupTopic", topic=name, request_id=3)  # a broker then owns the topic
         for subscription, _ in itertools.product(range(subscriptions), range(consumers)):
             connection = await Connection(load).open(port)
             await connection.ask(
@@ -173,21 +175,18 @@ async def _measured(
             )
             connection.tell("flow", consumer_id=1, messagePermits=1000)
             connections.append(connection)
-        producer = await Connection(load).open(port)
         await producer.ask("producer", topic=name, producer_id=1, request_id=2)
         producers.append(producer)
     try:
-        sequence = await _sent(load, producers, rate, WARM_S, 0)
+        sequence = await _sent(load, producers, rate, warm_s, 0)
         load.send_ms.clear()
         load.receive_ms.clear()
-        before, began = _processor_s(server.pid), time.monotonic()
+        before, began = processor_s(server.pid), time.monotonic()
         count = await _sent(load, producers, rate, seconds, sequence) - sequence
-        used, took = _processor_s(server.pid) - before, time.monotonic() - began
+        used, took = processor_s(server.pid) - before, time.monotonic() - began
     finally:
         for connection in [*connections, *producers]:
             await connection.close()
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
     return (
         f"{count / took:.0f} messages/s: {100 * used / took:.0f} % of a core, "
         f"{1e3 * used / count:.2f} ms a message, "
@@ -215,33 +214,6 @@ async def _sent(
 def _text(values: list[float]) -> str:
     listed = sorted(values)
     return f"{statistics.median(listed):.2f}, {listed[int(0.99 * len(listed))]:.2f}"
-
-
-def _served(store: Path) -> tuple[int, subprocess.Popen[bytes]]:
-    """The port of a server that listens, and its process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "txlog", "--store", str(store), "serve"),
-            *("--pulsar", f"127.0.0.1:{port}", "--http", "off"),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return port, server
-        except OSError:
-            assert server.poll() is None, "the server ended"
-            time.sleep(0.05)
-
-
-def _processor_s(pid: int) -> float:
-    """The processor time of a process so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 if __name__ == "__main__":

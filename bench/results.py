@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,16 @@ RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 def command() -> str:
     """The command that runs, for the section that it writes."""
     return f"`{' '.join(sys.argv)}`"
+
+
+def machine() -> str:
+    """Processors, kernel and Python."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return (
+        f"{os.cpu_count()} cores, {next(models, platform.machine())}, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}"
+    )
 
 
 def head(text: str, path: Path = RESULTS) -> None:

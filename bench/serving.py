@@ -14,30 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pulsar
 
+from bench.guarantees import peer, pulsar_java
 from tests.clients import bed
 
-ROOT = Path(__file__).resolve().parents[1]
-
-WORK = ROOT / "bench" / ".work"
-VERSION = "4.0.4"
 PAYLOAD = os.urandom(50).hex().encode()
 SYNC = 300  # messages that are sent one by one
 TRANSACTIONS = 1000
-SILENT = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 def main() -> int:
@@ -47,12 +40,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--systems", default="txlog,pulsar,lite")
     options = parser.parse_args()
-    WORK.mkdir(exist_ok=True)
+    peer.WORK.mkdir(exist_ok=True)
     found: dict[str, dict[str, list[float]]] = {}
     for run in range(options.runs):  # in turns, so that other programs disturb all systems alike
         for name in options.systems.split(","):
-            with tempfile.TemporaryDirectory(dir=WORK) as folder:
-                figures = measured(SYSTEMS[name], Path(folder), options.messages)
+            with tempfile.TemporaryDirectory(dir=peer.WORK) as folder:
+                figures = measured(SYSTEMS[name](Path(folder)), options.messages)
             print(f"run {run}: {name}: {json.dumps(figures)}", file=sys.stderr)
             for what, value in figures.items():
                 found.setdefault(what, {}).setdefault(name, []).append(value)
@@ -66,133 +59,50 @@ def main() -> int:
     return 0
 
 
-# --- systems: each starts a process that listens at a port -----------------------------------
-
-
-def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """The txlog of this checkout."""
-    store = ["--store", str(folder / "store")]
-    txlog = [sys.executable, "-m", "txlog", *store]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    # pip compiles what it installs; here `init` does, if bytecode may be written
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if not (folder / "store").exists():
-        subprocess.run([*txlog, "init"], env=environment, check=True, stdout=subprocess.DEVNULL)
-    return subprocess.Popen(
-        [*txlog, "serve", "--pulsar", f"127.0.0.1:{port}", "--http", "off"],
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def apache_pulsar(folder: Path, port: int, http_port: int | None = None) -> subprocess.Popen[bytes]:
-    """Apache Pulsar standalone with transactions, in 512 MB; on the files in the folder."""
-    home = WORK / f"apache-pulsar-{VERSION}"
-    if not home.exists():
-        subprocess.run(
-            [
-                *("mvn", "-q", "-B", "dependency:copy", f"-DoutputDirectory={WORK}"),
-                f"-Dartifact=org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin",
-            ],
-            check=True,
-        )
-        archive = WORK / f"pulsar-server-distribution-{VERSION}-bin.tar.gz"
-        shutil.unpack_archive(archive, WORK, filter="tar")
-    settings = {
-        "brokerServicePort": port,
-        "webServicePort": http_port or _free_port(),
-        "bindAddress": "127.0.0.1",
-        "advertisedAddress": "127.0.0.1",
-        "transactionCoordinatorEnabled": "true",
-    }
-    lines = (home / "conf" / "standalone.conf").read_text().splitlines()
-    kept = [line for line in lines if line.partition("=")[0] not in settings]
-    configuration = folder / "standalone.conf"
-    configuration.write_text("\n".join(kept + [f"{a}={b}" for a, b in settings.items()]))
-    return subprocess.Popen(
-        [
-            *(home / "bin" / "pulsar", "standalone", "-nfw", "-nss", "-c", configuration),
-            f"--bookkeeper-port={_free_port()}",
-            f"--bookkeeper-dir={folder}/bookkeeper",
-            f"--metadata-dir={folder}/metadata",
-        ],
-        env={
-            **os.environ,
-            "PULSAR_MEM": "-Xms512m -Xmx512m -XX:MaxDirectMemorySize=512m",
-            "PULSAR_GC": "-XX:+UseG1GC",
-            "PULSAR_GC_LOG": " ",
-            "PULSAR_LOG_DIR": str(folder),
-            "PULSAR_STANDALONE_CONF": str(configuration),
-        },
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def pulsar_lite(folder: Path, port: int) -> subprocess.Popen[bytes]:
+class Lite(pulsar_java.JavaClient):
     """pulsar-lite, from a virtual environment of its own."""
-    home = WORK / "lite"
-    if not home.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([home / "bin" / "pip", "install", "-q", "pulsar-lite"], check=True)
-    (program,) = home.glob("lib/python*/site-packages/pulsar_lite/bin/pulsar-lite")
-    return subprocess.Popen(
-        [program, "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "db")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+
+    def command(self) -> Sequence[object]:
+        home = peer.WORK / "lite"
+        if not home.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+            subprocess.run([home / "bin" / "pip", "install", "-q", "pulsar-lite"], check=True)
+        (program,) = home.glob("lib/python*/site-packages/pulsar_lite/bin/pulsar-lite")
+        return [program, "--addr", f"127.0.0.1:{self.port()}", "--db-path", self.folder / "db"]
 
 
-Start = Callable[[Path, int], "subprocess.Popen[bytes]"]
-SYSTEMS: dict[str, Start] = {"txlog": txlog_serve, "pulsar": apache_pulsar, "lite": pulsar_lite}
+SYSTEMS: dict[str, type[pulsar_java.JavaClient]] = {
+    "txlog": pulsar_java.Serve,
+    "pulsar": pulsar_java.Pulsar,
+    "lite": Lite,
+}
 
 
 # --- measuring -------------------------------------------------------------------------------
 
 
-def measured(start: Start, folder: Path, count: int) -> dict[str, float]:
+def measured(system: pulsar_java.JavaClient, count: int) -> dict[str, float]:
     """The figures of one system, without the cases that it does not support."""
-    port = _free_port()
-    url = f"pulsar://127.0.0.1:{port}"
-    if start is txlog_serve:
-        start(folder, port).kill()  # makes the store
+    system.command()  # makes the files, so that the start does not
     began = time.monotonic()
-    process = start(folder, port)
     figures: dict[str, float] = {}
     try:
-        client = _connected(url, process)
+        system.start()
+        assert system.service is not None
         figures["start, s"] = round(time.monotonic() - began, 2)
+        client = system.connect()
         for what, act in MEASURES.items():
             figures[what] = act(client, count)
-        figures |= _rates(url, 3 * count)
+        figures |= _rates(system.url, 3 * count)
         for at_once in (1, 50):
-            rate = _transactions(url, at_once)
+            rate = _transactions(system.url, at_once)
             if rate:
                 figures[f"transactions/s, {at_once} at once"] = rate
-        figures["memory, MB"] = round(_memory_mb(process.pid))
+        figures["memory, MB"] = round(sum(map(_memory_mb, peer.tree(system.service.pid))))
         client.close()
     finally:
-        _end(process)
+        system.stop()
     return figures
-
-
-def _connected(url: str, process: subprocess.Popen[bytes]) -> Any:
-    """A client that has sent its first message."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "it ended"
-        try:
-            socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 1).close()
-            client = pulsar.Client(url, logger=SILENT, operation_timeout_seconds=30)
-            producer = client.create_producer("persistent://public/default/first")
-            producer.send(PAYLOAD)
-            producer.close()
-            return client
-        except (OSError, pulsar.PulsarException):
-            time.sleep(0.05)
-    raise AssertionError("it did not start")
 
 
 def sync(client: Any, count: int) -> float:
@@ -307,26 +217,6 @@ def _java(program: str, *given: str) -> list[str]:
 
 
 def _memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children."""
-    total = 0.0
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            total += int(line.split()[1]) / 1024
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return total + sum(_memory_mb(int(child)) for child in children)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """Resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))

@@ -23,37 +23,35 @@ import argparse
 import json
 import os
 import pkgutil
-import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import results
-from bench.guarantees import rounds, worker
+from bench.guarantees import rounds
 from bench.guarantees.peer import BATCH, GUARANTEES, Peer, Unavailable
 
 PEERS = {
-    "txlog": "bench.guarantees.directory:Directory",
-    "sqlite": "bench.guarantees.sqlite:SQLite",
-    "postgres": "bench.guarantees.postgres:Postgres",
-    "redis": "bench.guarantees.redis_streams:Redis",
-    "nats": "bench.guarantees.nats:Nats",
-    "kafka": "bench.guarantees.kafka:Kafka",
-    "pulsar": "bench.guarantees.pulsar_java:Pulsar",
-    "serve": "bench.guarantees.pulsar_java:Serve",
+    "txlog": "directory:Directory",
+    "sqlite": "sql:SQLite",
+    "postgres": "sql:Postgres",
+    "redis": "redis_streams:Redis",
+    "nats": "nats:Nats",
+    "kafka": "kafka:Kafka",
+    "pulsar": "pulsar_java:Pulsar",
+    "serve": "pulsar_java:Serve",
 }
 DEPTHS = (1, 50)
 HEADING = "## Guarantees, and what they cost"
 Row = dict[Any, Any]
 
 
-def made(name: str, folder: Path) -> Peer:
+def system(name: str) -> type[Peer]:
     """A system by its name. Raises Unavailable."""
-    peer: Peer = pkgutil.resolve_name(PEERS[name])(folder)
-    return peer
+    kind: type[Peer] = pkgutil.resolve_name(f"bench.guarantees.{PEERS[name]}")
+    return kind
 
 
 def main() -> int:
@@ -68,25 +66,18 @@ def main() -> int:
     parser.add_argument("--results", action="store_true")
     parser.add_argument("--note", default="", help="a sentence for the section")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows of several runs")
-    for hidden in ("--work", "--fault"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    for hidden in ("--depth", "--warm-up", "--patience"):
-        parser.add_argument(hidden, type=float, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
-        given = (options.seconds, options.warm_up, options.patience, options.fault)
-        worker.work(made(options.work, options.folder), int(options.depth), *given)
-        return 0
     rows: dict[str, Row] = {}
     if options.rows and options.rows.exists():
         rows = json.loads(options.rows.read_text())
     for name in filter(None, options.systems.split(",")):
         rows[name] = row(name, options.seconds, options.kills, options.folder)
-        print(_figures(rows[name]), flush=True)
+        print(_line(_cells(rows[name])), flush=True)
         if options.rows:
             options.rows.write_text(json.dumps(rows, indent=1))
     command = f"`python -m bench guarantees --seconds {options.seconds:g} --kills {options.kills}`"
-    lines = [command, "", *_machine(), "", *table(rows)]
+    began = "The times and load averages at which the systems began:"
+    lines = [command, "", f"{results.machine()}. {began}", "", *table(rows)]
     print("\n".join(lines))
     if options.results:
         results.put(HEADING, [*lines, *(["", options.note] if options.note else [])])
@@ -95,94 +86,74 @@ def main() -> int:
 
 def row(name: str, seconds: float, kills: int, folder: Path | None) -> Row:
     """All figures of a system; or why there are none."""
-    make: Callable[[Path], Peer] = partial(made, name)
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    found: Row = {"name": name, "began": f"{when}, load {_load()}"}
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    figures: Row = {"name": name, "began": f"{when}, load {load}"}
     try:
-        kind = pkgutil.resolve_name(PEERS[name])
-        found |= {"title": kind.title, "setup": kind.setup, "guarantees": kind.guarantees}
+        make = system(name)
+        claims = [claim.split(": ", 1) for claim in make.claims]
+        guarantees = dict(zip(GUARANTEES, claims, strict=True))
+        figures |= {"title": make.title, "setup": make.setup, "guarantees": guarantees}
         for depth in DEPTHS:
-            found[str(depth)] = rounds.measure(make, name, depth, seconds, folder)
-            print(f"{name}, {depth} in flight: {found[str(depth)]}", file=sys.stderr)
+            figures[str(depth)] = rounds.measure(make, depth, seconds, folder)
+            print(f"{name}, {depth} in flight: {figures[str(depth)]}", file=sys.stderr)
         if kills:
-            messages = int(found[str(DEPTHS[-1])]["rate"] * BATCH * 5 * kills)
+            messages = int(figures[str(DEPTHS[-1])]["rate"] * BATCH * 5 * kills)
             messages = min(rounds.KILL_MESSAGES_MAX, max(1_000, messages))
-            found["count"] = rounds.count(make, name, messages, kills=kills, folder=folder)
-            print(f"{name}: {found['count']}", file=sys.stderr)
+            figures["count"] = rounds.count(make, messages, kills=kills, folder=folder)
+            print(f"{name}: {figures['count']}", file=sys.stderr)
     except Unavailable as reason:
-        found["missing"] = str(reason)
+        figures["missing"] = str(reason)
     except Exception as error:  # of a peer's client: each has its own classes
-        found["failed"] = f"{type(error).__name__}: {error}"
-    return found
+        figures["failed"] = f"{type(error).__name__}: {error}"
+    return figures
 
 
 # --- the section of the results -------------------------------------------------------------------
 
 
-def _load() -> str:
-    return ", ".join(f"{each:.1f}" for each in os.getloadavg())
-
-
-def _machine() -> list[str]:
-    cpu = next(
-        line.partition(": ")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    )
-    return [
-        f"{os.cpu_count()} cores, {cpu}, Linux {platform.release()}, Python "
-        f"{platform.python_version()}. The times and load averages at which the systems began:",
-    ]
-
-
 def table(rows: Mapping[str, Row]) -> list[str]:
     """The figures, the settings, and the sources of the guarantees."""
     several = " / ".join(map(str, DEPTHS))
-    heads = [
+    heads = (
         *("system", f"transactions/s, {several} in flight", "ratio to txlog, directory"),
         *("p50 ms", "p99 ms", "processor ms a transaction: client + service"),
-        *("bytes on disk a message", "lost", "doubled", "kills"),
+        *("bytes on disk a message", "lost", "doubled", "kills", *GUARANTEES),
+    )
+    sources = [
+        [row["title"], row["setup"], *map(": ".join, row["guarantees"].values())]
+        for row in rows.values()
+        if "setup" in row
     ]
     began = "; ".join(f"{row.get('title', row['name'])} {row['began']}" for row in rows.values())
-    lines = [
-        f"{began}.",
-        "",
-        f"| {' | '.join([*heads, *GUARANTEES])} |",
-        "|---" * (10 + len(GUARANTEES)) + "|",
-    ]
-    lines += [_figures(row, rows.get("txlog")) for row in rows.values()]
-    lines += ["", "| system | setup | " + " | ".join(GUARANTEES) + " |"]
-    lines.append("|---" * (2 + len(GUARANTEES)) + "|")
-    for row in rows.values():
-        if "setup" in row:
-            said = [f"{answer}: {why}" for answer, why in _claims(row)]
-            lines.append(f"| {' | '.join([row['title'], row['setup'], *said])} |")
-    return lines
+    figures = _grid(heads, [_cells(row, rows.get("txlog")) for row in rows.values()])
+    return [f"{began}.", "", *figures, "", *_grid(("system", "setup", *GUARANTEES), sources)]
 
 
-def _claims(row: Row) -> list[tuple[str, str]]:
-    return [row["guarantees"][name] for name in GUARANTEES]
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [_line(heads), "|---" * len(heads) + "|", *map(_line, rows)]
 
 
-def _figures(row: Row, txlog: Row | None = None) -> str:
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row, txlog: Row | None = None) -> list[str]:
     reason = row.get("missing") or row.get("failed")
     if reason:
         word = "not had" if "missing" in row else "failed"
-        return f"| {row.get('title', row['name'])} | {word}: {' '.join(reason.split())} |"
+        return [str(row.get("title", row["name"])), f"{word}: {' '.join(reason.split())}"]
+    runs = {depth: row[str(depth)] for depth in DEPTHS}
 
-    def both(what: str, digits: int) -> str:
-        return " / ".join(f"{row[str(depth)][what]:,.{digits}f}" for depth in DEPTHS)
+    def both(name: str, digits: int) -> str:
+        return " / ".join(f"{run[name]:,.{digits}f}" for run in runs.values())
 
-    def ratio(depth: int) -> str:
-        return f"{row[str(depth)]['rate'] / txlog[str(depth)]['rate']:.2f}" if txlog else "-"
-
-    runs = [row[str(depth)] for depth in DEPTHS]
-    used = " / ".join(f"{run['client_ms']:.2f} + {run['service_ms']:.2f}" for run in runs)
-    counted = row.get("count", {})
-    cells = [
-        *(row["title"], both("rate", 1), " / ".join(map(ratio, DEPTHS))),
+    ratios = [f"{run['rate'] / txlog[str(n)]['rate']:.2f}" for n, run in runs.items() if txlog]
+    used = " / ".join(f"{run['client_ms']:.2f} + {run['service_ms']:.2f}" for run in runs.values())
+    counts = row.get("count", {})
+    return [
+        *(row["title"], both("rate", 1), " / ".join(ratios) or "-"),
         *(both("p50_ms", 1), both("p99_ms", 1), used, both("bytes", 0)),
-        *(f"{counted[what]:,}" if counted else "-" for what in ("lost", "doubled", "kills")),
-        *(answer for answer, _ in _claims(row)),
+        *(f"{counts[name]:,}" if counts else "-" for name in ("lost", "doubled", "kills")),
+        *(answer for answer, _ in row["guarantees"].values()),
     ]
-    return f"| {' | '.join(cells)} |"

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import txlog
 from bench.guarantees import peer
 from bench.guarantees.directory import Directory
 
+VERSION = "4.0.4"
+SETTINGS = """
+brokerServicePort={port}
+webServicePort={http}
+bindAddress=127.0.0.1
+advertisedAddress=127.0.0.1
+transactionCoordinatorEnabled=true
+"""
 TOPIC = "persistent://public/default/"
+
+
+def pulsar() -> Any:
+    """The Python client, which makes the input and counts. Raises peer.Unavailable."""
+    return peer.package("pulsar", "pulsar-client")
 
 
 class JavaClient(peer.Peer):
@@ -23,65 +38,50 @@ class JavaClient(peer.Peer):
     def url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port()}"
 
-    def client(self, depth: int, seconds: float, warm_up: float, patience_s: float) -> list[str]:
+    def client(self) -> list[str]:
         bed = peer.package("tests.clients.bed", "txlog's dev extra")
         try:
             command: list[str] = bed.PROGRAMS["java"]()
         except bed.Unavailable as reason:
             raise peer.Unavailable(str(reason)) from None
         command[command.index("clients.Main")] = "clients.Guarantees"
-        return [*command, self.url, str(depth), str(seconds), str(warm_up), str(patience_s)]
+        return [*command, self.url]
 
-    def _connected(self) -> Any:
-        pulsar = peer.package("pulsar", "pulsar-client")
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(self.folder / "service.log"))
-        return pulsar.Client(self.url, logger=logger, operation_timeout_seconds=30)
+    def connect(self) -> Any:
+        logger = pulsar().FileLogger(pulsar().LoggerLevel.Error, str(self.folder / peer.LOGS[1]))
+        client = pulsar().Client(self.url, logger=logger, operation_timeout_seconds=30)
+        try:
+            client.create_producer(TOPIC + "first").send(b"")
+        except pulsar().PulsarException:
+            client.close()
+            raise
+        return client
 
-    def _await_answer(self) -> None:
-        def send() -> None:
-            client = self._connected()
-            try:
-                client.create_producer(TOPIC + "first").send(b"")
-            finally:
-                client.close()
+    def make(self, connection: Any, depth: int) -> None:
+        place, kind = pulsar().InitialPosition.Earliest, pulsar().ConsumerType.Shared
+        connection.subscribe(TOPIC + "input", "s", kind, initial_position=place).close()
 
-        peer.eventually(send, (peer.package("pulsar", "pulsar-client").PulsarException,))
-
-    def produce(self, count: int, depth: int) -> None:
-        pulsar = peer.package("pulsar", "pulsar-client")
-        client = self._connected()
-        earliest = pulsar.InitialPosition.Earliest
-        kind = pulsar.ConsumerType.Shared
-        client.subscribe(TOPIC + "input", "s", kind, initial_position=earliest).close()
-        producer = client.create_producer(
+    def fill(self, connection: Any, values: Sequence[bytes]) -> None:
+        producer = connection.create_producer(
             TOPIC + "input",
             batching_enabled=True,
-            batching_max_messages=10,  # a consumer is handed whole batches
+            batching_max_messages=peer.BATCH,  # a consumer is handed whole batches
             batching_max_publish_delay_ms=10,
             block_if_queue_full=True,
             send_timeout_millis=0,
         )
-        for number in range(count):
-            producer.send_async(peer.payload(number), _ignored)
+        for value in values:
+            producer.send_async(value, _ignored)
         producer.flush()
-        client.close()
+        producer.close()
 
-    def stored(self) -> list[list[int]]:
-        client = self._connected()
-        found = []
-        for topic in ("a", "b"):
-            reader = client.create_reader(
-                TOPIC + topic, peer.package("pulsar", "").MessageId.earliest
-            )
-            numbers = []
-            while reader.has_message_available():
-                try:
-                    numbers.append(peer.number_of(reader.read_next(5_000).data()))
-                except peer.package("pulsar", "").Timeout:  # what is left is not committed
-                    break
-            found.append(numbers)
-        client.close()
-        return found
+    def read(self, connection: Any, topic: str) -> Iterable[bytes]:
+        reader = connection.create_reader(TOPIC + topic, pulsar().MessageId.earliest)
+        while reader.has_message_available():
+            try:
+                yield reader.read_next(5_000).data()
+            except pulsar().Timeout:  # the messages behind it are not committed
+                break
 
 
 def _ignored(*_: object) -> None:
@@ -94,23 +94,45 @@ class Pulsar(JavaClient):
     is_padded = True
     title = "Apache Pulsar"
     setup = (
-        "4.0.4 standalone, 512 MB, the stock Java client; `transactionCoordinatorEnabled=true`, "
-        "BookKeeper's `journalSyncData=true`; a Shared consumer and a thread for each transaction "
-        "in flight"
+        f"{VERSION} standalone, 512 MB, the stock Java client; "
+        "`transactionCoordinatorEnabled=true`, BookKeeper's `journalSyncData=true`; a Shared "
+        "consumer and a thread for each transaction in flight"
     )
-    guarantees: ClassVar = {
-        "topics together": ("yes", "transactions (PIP-31)"),
-        "with acknowledgements": ("yes", "transactions (PIP-31), single messages"),
-        "fencing": ("partly", "exclusive producers only; a transaction has none (PIP-31)"),
-        "duplicates dropped": ("yes", "`brokerDeduplicationEnabled`, off by default and here"),
-        "readers not held up": ("no", "readers stop at the first open transaction of a topic"),
-        "survives power loss": ("yes", "`journalSyncData=true`, BookKeeper's default"),
-    }
+    claims = (
+        "yes: transactions (PIP-31)",
+        "yes: transactions (PIP-31), single messages",
+        "partly: exclusive producers only; a transaction has none (PIP-31)",
+        "yes: `brokerDeduplicationEnabled`, off by default and here",
+        "no: readers stop at the first open transaction of a topic",
+        "yes: `journalSyncData=true`, BookKeeper's default",
+    )
 
-    def start(self) -> None:
-        serving = peer.package("bench.serving", "pulsar-client")
-        self.service = serving.apache_pulsar(self.folder, self.port(), self.port("http"))
-        self._await_answer()
+    def command(self) -> Sequence[object]:
+        home = peer.WORK / f"apache-pulsar-{VERSION}"
+        if not home.exists():
+            artifact = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
+            copy = ["-q", "-B", "dependency:copy", f"-DoutputDirectory={peer.WORK}"]
+            archive = peer.WORK / f"pulsar-server-distribution-{VERSION}-bin.tar.gz"
+            peer.fetched(archive, "Debian's maven", "mvn", *copy, f"-Dartifact={artifact}")
+            shutil.unpack_archive(archive, peer.WORK, filter="tar")
+        configuration = self.folder / "standalone.conf"
+        text = (home / "conf" / "standalone.conf").read_text()  # later lines win
+        ports = {"port": self.port(), "http": self.port("http")}
+        configuration.write_text(text + SETTINGS.format(**ports))
+        self.settings = {
+            "PULSAR_MEM": "-Xms512m -Xmx512m -XX:MaxDirectMemorySize=512m",
+            "PULSAR_GC": "-XX:+UseG1GC",
+            "PULSAR_GC_LOG": " ",
+            "PULSAR_LOG_DIR": str(self.folder),
+            "PULSAR_STANDALONE_CONF": str(configuration),
+        }
+        return (
+            *(home / "bin" / "pulsar", "standalone", "-nfw", "-nss", "-c", configuration),
+            # the metadata name the bookie by its port
+            f"--bookkeeper-port={self.port('bookkeeper')}",
+            f"--bookkeeper-dir={self.folder}/bookkeeper",
+            f"--metadata-dir={self.folder}/metadata",
+        )
 
 
 class Serve(JavaClient):
@@ -121,15 +143,15 @@ class Serve(JavaClient):
         f"{txlog.__version__}, the same stock Java client; `durability = sync`; a Shared consumer "
         "and a thread for each transaction in flight"
     )
-    guarantees: ClassVar = {
-        **Directory.guarantees,
-        "fencing": ("partly", "exclusive producers only, as in Pulsar; not `transaction_key`"),
-    }
+    claims = (
+        *Directory.claims[:2],
+        "partly: exclusive producers only, as in Pulsar; not `transaction_key`",
+        *Directory.claims[3:],
+    )
 
-    def start(self) -> None:
+    def command(self) -> Sequence[object]:
         store = str(self.folder / "store")
         txlog.init(store, if_not_exists=True)
-        address = f"127.0.0.1:{self.port()}"
+        self.settings = {"PYTHONDONTWRITEBYTECODE": ""}  # pip compiles the packages it installs
         command = [sys.executable, "-m", "txlog", "--store", store, "serve", "--http", "off"]
-        self.launch([*command, "--pulsar", address], {"PYTHONPATH": str(peer.ROOT / "src")})
-        self._await_answer()
+        return [*command, "--pulsar", f"127.0.0.1:{self.port()}"]

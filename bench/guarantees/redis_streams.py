@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bench.guarantees import peer
 
 IDLE_MS = 3_000  # then another consumer may claim a message
-
-
-class RedisSession(peer.Session):
-    """A connection, and a consumer of its own name."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-        self._name = f"{os.getpid()}-{threading.get_ident()}-{id(self)}"
-
-    def move(self) -> int:
-        group = ("group", self._name)
-        read = self._db.xreadgroup(*group, {"input": ">"}, peer.BATCH, int(peer.RECEIVE_S * 1000))
-        rows = read[0][1] if read else self._db.xautoclaim(
-            "input", *group, IDLE_MS, count=peer.BATCH
-        )[1]  # fmt: skip
-        if not rows:
-            return 0
-        pipe = self._db.pipeline(transaction=True)
-        for topic in ("a", "b"):
-            for _, fields in rows:
-                pipe.xadd(topic, fields)
-        pipe.xack("input", "group", *(row for row, _ in rows))
-        pipe.execute()
-        return len(rows)
-
-    def close(self) -> None:
-        self._db.close()
 
 
 class Redis(peer.Peer):
@@ -47,46 +21,50 @@ class Redis(peer.Peer):
         "`XREADGROUP`, `MULTI` with `XADD` and `XACK`, `XAUTOCLAIM` after 3 s; a connection for "
         "each transaction in flight"
     )
-    guarantees: ClassVar = {
-        "topics together": ("yes", "`MULTI`, keys of one node; no rollback of a failed command"),
-        "with acknowledgements": ("yes", "`XACK` in the `MULTI`"),
-        "fencing": ("no", "after `XAUTOCLAIM` the old consumer's `MULTI` still writes"),
-        "duplicates dropped": ("no", "Redis 8.6 adds ids of producers to `XADD`; not in 7.0"),
-        "readers not held up": ("yes", "no open transactions: `EXEC` runs all at once"),
-        "survives power loss": ("yes", "`appendfsync always`: flushed before the answer"),
-    }
+    claims = (
+        "yes: `MULTI`, keys of one node; no rollback of a failed command",
+        "yes: `XACK` in the `MULTI`",
+        "no: after `XAUTOCLAIM` the old consumer's `MULTI` still writes",
+        "no: Redis 8.6 adds ids of producers to `XADD`; not in 7.0",
+        "yes: no open transactions: `EXEC` runs all at once",
+        "yes: `appendfsync always`: flushed before the answer",
+    )
 
-    def start(self) -> None:
-        self.launch(
-            [
-                *(peer.program("redis-server", "Debian's redis-server"), "--port", self.port()),
-                *("--bind", "127.0.0.1", "--dir", self.folder, "--appendonly", "yes"),
-                *("--appendfsync", "always", "--save", "", "--no-appendfsync-on-rewrite", "no"),
-            ]
-        )
-        errors = peer.package("redis", "redis").exceptions
-        peer.eventually(
-            lambda: self._open().ping(), (errors.ConnectionError, errors.BusyLoadingError)
+    def command(self) -> Sequence[object]:
+        return (
+            *(peer.program("redis-server", "Debian's redis-server"), "--port", self.port()),
+            *("--bind", "127.0.0.1", "--dir", self.folder, "--appendonly", "yes"),
+            *("--appendfsync", "always", "--save", "", "--no-appendfsync-on-rewrite", "no"),
         )
 
-    def _open(self) -> Any:
-        return peer.package("redis", "redis").Redis(port=self.port(), retry=None)
+    def connect(self) -> Any:
+        db = peer.package("redis", "redis").Redis(port=self.port(), retry=None)
+        db.ping()
+        return db
 
-    def produce(self, count: int, depth: int) -> None:
-        db = self._open()
-        db.xgroup_create("input", "group", "0", mkstream=True)
-        for first in range(0, count, 1_000):
-            pipe = db.pipeline(transaction=False)
-            for number in range(first, min(count, first + 1_000)):
-                pipe.xadd("input", {"value": peer.payload(number)})
+    def make(self, connection: Any, depth: int) -> None:
+        connection.xgroup_create("input", "group", "0", mkstream=True)
+
+    def fill(self, connection: Any, values: Sequence[bytes]) -> None:
+        pipe = connection.pipeline(transaction=False)
+        for value in values:
+            pipe.xadd("input", {"value": value})
+        pipe.execute()
+
+    def read(self, connection: Any, topic: str) -> Iterable[bytes]:
+        return (fields[b"value"] for _, fields in connection.xrange(topic))
+
+    def move(self, connection: Any) -> int:
+        group = ("group", f"{os.getpid()}-{threading.get_ident()}-{id(connection)}")
+        wait_ms = int(peer.RECEIVE_S * 1000)
+        read = connection.xreadgroup(*group, {"input": ">"}, peer.BATCH, wait_ms)
+        claim = {"min_idle_time": IDLE_MS, "count": peer.BATCH}
+        rows = read[0][1] if read else connection.xautoclaim("input", *group, **claim)[1]
+        if rows:
+            pipe = connection.pipeline(transaction=True)
+            for topic in peer.OUTPUTS:
+                for _, fields in rows:
+                    pipe.xadd(topic, fields)
+            pipe.xack("input", "group", *(row for row, _ in rows))
             pipe.execute()
-
-    def session(self, number: int, depth: int) -> peer.Session:
-        return RedisSession(self._open())
-
-    def stored(self) -> list[list[int]]:
-        db = self._open()
-        return [
-            [peer.number_of(fields[b"value"]) for _, fields in db.xrange(topic)]
-            for topic in ("a", "b")
-        ]
+        return len(rows)

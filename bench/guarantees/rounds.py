@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,35 +21,26 @@ from bench.guarantees.peer import BATCH, Peer
 
 KILL_DEPTH = 8
 KILL_MESSAGES_MAX = 200_000
-LONGEST_S = 150  # a client that takes longer than that, after its time, is stuck
+LONGEST_S = 400  # a client that takes longer than that, after its time, is stuck
 AGAIN_S = 20.0  # how long another client waits for messages before they are called lost
+Make = Callable[[Path], Peer]
 
 
 class Client:
-    """The client's process."""
+    """The client's process; its figures are those of `worker`."""
 
     def __init__(
         self,
         peer: Peer,
-        name: str,
         depth: int,
-        *,
+        patience_s: float | None = None,
         seconds: float = 0.0,
         warm_up: float = 0.0,
-        patience_s: float | None = None,
-        fault: str | None = None,
     ) -> None:
-        """name: of the system, in PEERS; seconds, warm_up, patience_s, fault: as `worker.work`"""
-        waits = peer.patience_s if patience_s is None else patience_s
-        command = peer.client(depth, seconds, warm_up, waits) or [
-            *(sys.executable, "-m", "bench", "guarantees", "--work", name),
-            *("--folder", str(peer.folder), "--depth", str(depth), "--seconds", str(seconds)),
-            *("--warm-up", str(warm_up), "--patience", str(waits)),
-            *(["--fault", fault] if fault else []),
-        ]
-        with (peer.folder / "client.log").open("ab") as log:
+        figures = (depth, seconds, warm_up, patience_s or peer.patience_s)
+        with (peer.folder / peers.LOGS[1]).open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                [*peer.client(), *map(str, figures)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -78,19 +68,21 @@ class Client:
         """What it found; then it ends."""
         for text in iter(self.line, ""):
             if text.startswith("{"):
-                found: dict[str, Any] = json.loads(text)
-                return found
-        raise RuntimeError(f"the client ended with code {self.process.wait()}")
+                figures: dict[str, Any] = json.loads(text)
+                return figures
+        used_s = peers.processor_s(self.process.pid)  # little: it starved; the machine is busy
+        code = self.process.wait()
+        raise RuntimeError(f"the client ended with code {code} after {used_s:.1f} s of processor")
 
     def kill(self) -> None:
         """End it at once."""
         self._limit.cancel()
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.communicate()
 
 
 @contextmanager
-def place(make: Callable[[Path], Peer], folder: Path | None) -> Iterator[Peer]:
+def place(make: Make, folder: Path | None) -> Iterator[Peer]:
     """A system that runs, in a folder of its own that is removed."""
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
         path = Path(scratch).resolve()
@@ -103,16 +95,14 @@ def place(make: Callable[[Path], Peer], folder: Path | None) -> Iterator[Peer]:
             peer.kill()
 
 
-def measure(
-    make: Callable[[Path], Peer], name: str, depth: int, seconds: float, folder: Path | None
-) -> dict[str, float]:
+def measure(make: Make, depth: int, seconds: float, folder: Path | None) -> dict[str, float]:
     """Rate, latencies, processor time and bytes of one system, with so many in flight."""
     with place(make, folder) as peer:
         warm_up = min(peer.warm_s, 2 * seconds)
         before = 0 if peer.is_padded else peers.disk_bytes(peer.folder)
         count = int(peer.most * BATCH * (seconds + warm_up))
         peer.produce(count, depth)
-        client = Client(peer, name, depth, seconds=seconds, warm_up=warm_up)
+        client = Client(peer, depth, None, seconds, warm_up)
         try:
             client.line()
             began = _used(peer, client)
@@ -126,7 +116,7 @@ def measure(
         after = peers.disk_bytes(peer.folder)
     ended = int(figures["ended"])
     return {
-        **{what: float(figures[what]) for what in ("rate", "p50_ms", "p99_ms")},
+        **{name: float(figures[name]) for name in ("rate", "p50_ms", "p99_ms")},
         "client_ms": used[0] / ended * 1000,
         "service_ms": used[1] / ended * 1000,
         "bytes": (after - before) / (count + 2 * int(figures["moved"])),
@@ -139,30 +129,22 @@ def _used(peer: Peer, client: Client) -> list[float]:
 
 
 def count(
-    make: Callable[[Path], Peer],
-    name: str,
+    make: Make,
     messages: int,
     *,
     kills: int = 0,
     every_s: float = 5.0,
-    depth: int = KILL_DEPTH,
-    fault: str | None = None,
     patience_s: float | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """Kill client and service in turns while they move messages; count lost and doubled ones.
 
     The client drains the input after the last kill. Each message must be in both outputs once.
-    fault: of the first client, which dies by itself; the next one has none
     """
     with place(make, folder) as peer:
-        peer.produce(messages, depth)
-        client = Client(peer, name, depth, patience_s=patience_s, fault=fault)
-        if fault:
-            client.process.wait(LONGEST_S)
-            client.kill()
-            client = Client(peer, name, depth, patience_s=patience_s)
-        done, times = 0, []
+        peer.produce(messages, KILL_DEPTH)
+        client = Client(peer, KILL_DEPTH, patience_s)
+        times = list[float]()
         try:
             for number in range(kills):
                 if client.has_drained(every_s):
@@ -173,29 +155,25 @@ def count(
                     peer.start()
                 else:
                     client.kill()
-                    client = Client(peer, name, depth, patience_s=patience_s)
-                done += 1
+                    client = Client(peer, KILL_DEPTH, patience_s)
                 times.append(time.monotonic() - began)
             figures = client.figures()
         finally:
             client.kill()
-        found = difference(messages, peer.stored())
-        if found["lost"]:  # perhaps a lease or a transaction has not timed out yet
-            client = Client(peer, name, depth, patience_s=patience_s or AGAIN_S)
+        counts = difference(messages, peer.stored())
+        if counts["lost"]:  # perhaps a lease or a transaction has not timed out yet
+            client = Client(peer, KILL_DEPTH, patience_s or AGAIN_S)
             client.figures()
             client.kill()
-            found = difference(messages, peer.stored())
+            counts = difference(messages, peer.stored())
         peer.stop()
-    slowest = statistics.fmean(times) if times else 0.0
     errors = {"errors": figures["errors"], "error": figures["error"]}
-    return {**found, "messages": messages, "kills": done, "restart_s": slowest, **errors}
+    restart_s = statistics.fmean(times or [0.0])
+    return {**counts, "messages": messages, "kills": len(times), "restart_s": restart_s, **errors}
 
 
-def difference(messages: int, outputs: Any) -> dict[str, int]:
+def difference(messages: int, outputs: list[list[int]]) -> dict[str, int]:
     """How many messages are missing in an output, or there again."""
-    lost = doubled = 0
-    for numbers in outputs:
-        distinct = set(numbers)
-        lost += messages - len(distinct)
-        doubled += len(numbers) - len(distinct)
-    return {"lost": lost, "doubled": doubled}
+    distinct = [len(set(numbers)) for numbers in outputs]
+    lost = sum(messages - count for count in distinct)
+    return {"lost": lost, "doubled": sum(map(len, outputs)) - sum(distinct)}

@@ -17,7 +17,6 @@ import cProfile
 import datetime
 import io
 import os
-import platform
 import pstats
 import shutil
 import sqlite3
@@ -215,20 +214,10 @@ def profile(name: str, plan: Plan, lines: int) -> None:
 def machine() -> list[str]:
     """Date, machine and versions, as lines of Markdown."""
     now = datetime.datetime.now(datetime.UTC)
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
     return [
         f"- date: {now:%Y-%m-%d %H:%M} UTC",
-        f"- machine: {os.cpu_count()} cores, {model}, {platform.system()} {platform.release()}, "
-        f"{filesystem(HERE)}",
-        f"- Python {platform.python_version()}, pyarrow {pa.__version__}, "
-        f"SQLite {sqlite3.sqlite_version}, DuckDB {duckdb.__version__}",
+        f"- machine: {results.machine()}, {filesystem(HERE)}",
+        f"- pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}, DuckDB {duckdb.__version__}",
     ]
 
 

@@ -13,7 +13,7 @@ import txlog.aio
 from tests.serve.http_kit import Talk, serving
 from txlog.client.search import SearchBudget
 from txlog.errors import NotAllowed
-from txlog.page.values import pretty_json, preview, value_block
+from txlog.page.views import pretty_json, preview, value_block
 from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.http.core.context import Grant
 from txlog.serve.http.core.declared import Action

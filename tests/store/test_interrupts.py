@@ -21,6 +21,7 @@ from tests.engine_kit import Bench, read, send
 from tests.tiers import graded
 from txlog import Client
 from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.transaction import NewTxn, begin
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk.locks import PosixLock
 from txlog.engine.storage.journal import Journal
@@ -257,16 +258,23 @@ def test_commit_in_doubt_has_a_note(
     assert fresh(bench) == [m.value for m in read(bench.client)] == [b"a", b"b", b"c"]
 
 
+def opening(store: Store) -> Call:
+    """A call that opens a transaction."""
+    now = store.clock.now()
+    txn = NewTxn(store.disk.owner(), now, 60_000)
+    return Call(lambda view, now: begin(view, store.settings, now, txn))
+
+
 def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """R30: calls after one that met a full disk continue after the frames before it."""
     store = bench.client.store
     producer = bench.client.producer("t")
-    began = Call(bench.client.transaction()._opening().decide)
+    began = opening(store)
     txn = bench.client.transaction()
     producer.send_batch_async(pa.table({"value": [b"never"]}), txn=txn)
     joined = [*txn._queue, Call(lambda view, now: Decision([]))]
-    later_call = Call(bench.client.transaction()._opening().decide)
-    own_call = Call(bench.client.transaction()._opening().decide)
+    later_call = opening(store)
+    own_call = opening(store)
     store._queue += [[began], joined, [later_call]]
     append, nth = Journal.append, 0
 
@@ -423,7 +431,7 @@ def test_queued_calls_survive_the_interrupt_of_their_leader(
 ) -> None:
     """Their own threads make the undecided calls again; a call in doubt raises OutcomeUnknown."""
     store = bench.client.store
-    undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
+    undecided, written = (opening(store) for _ in range(2))
     queued = [[written], [undecided]]
     store._queue += queued
     append, nth = Journal.append, 0

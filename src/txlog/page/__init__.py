@@ -14,7 +14,6 @@ Contents:
     live       the live page: its figures, its own sections, its document, style and script
     report     the document of a report: head, figures on top, sections in order
     sections   one function per section
-    values     keys and values: previews, pretty JSON, text, bytes
     views      the live page about a topic, a subscription, a message, a transaction, clients
     words      the text of values: counts, sizes, durations, instants, escaped text
 """

@@ -1,29 +1,43 @@
 """Owns the commands of transactions.
 
 `txn run` runs a foreign command in a transaction; its exit code decides commit or abort.
+The command line names a database in a form below; the connection is closed at the end of its block,
+and errors of the drivers become errors of the program:
+
+    sqlite:PATH, duckdb:PATH, postgresql://HOST/DATABASE
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
 from txlog.cli.call.call import Call, confirm, each_target, of_variable, split_key
-from txlog.cli.call.databases import connection_to
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
+from txlog.errors import (
+    CommandFailed,
+    ConditionNotMet,
+    InvalidArgument,
+    MissingExtra,
+    TxlogError,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from txlog.base.rows.transactions import TransactionResolved
     from txlog.client.client import Client
+
 
 _GRACE_S = 10
 _UNMET: Final = 8
@@ -523,3 +537,54 @@ def expire(call: Call) -> None:
     for row in answer["waiting_list"]:
         call.warn(f"{row['txn']} waits for {', '.join(row['waiting_list'])}")
     call.output.result(answer)
+
+
+# --- addresses of databases -----------------------------------------------------------------------
+
+FORMS: Final = "sqlite:PATH, duckdb:PATH or postgresql://HOST/DATABASE"
+_DRIVERS: Final = {
+    "sqlite": "sqlite3", "duckdb": "duckdb", "postgresql": "psycopg", "postgres": "psycopg",
+}  # fmt: skip
+
+
+@contextmanager
+def connection_to(address: str) -> Iterator[Any]:
+    """A connection to an existing database.
+
+    raises: Usage (no address), InvalidArgument (no such file), MissingExtra, CommandFailed (with
+            the driver's message)
+    """
+    kind, _, path = address.partition(":")
+    if kind not in _DRIVERS or not path:
+        raise Usage(f"--database {address}: it must be {FORMS}")
+    driver = _driver(kind)
+    try:
+        connection = _connected(driver, kind, address, path)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except driver.Error as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CommandFailed(f"the database refused: {first}", hint="see --database") from error
+
+
+def _driver(kind: str) -> Any:
+    name = _DRIVERS[kind]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{name} is not installed", hint="pip install 'txlog-store[postgresql]'"
+        ) from error
+
+
+def _connected(driver: Any, kind: str, address: str, rest: str) -> Any:
+    if _DRIVERS[kind] == "psycopg":
+        return driver.connect(address)
+    path = os.path.abspath(rest)
+    if not os.path.isfile(path):
+        raise InvalidArgument(f"there is no database {path}", hint=f"{kind}:PATH names a file")
+    if kind == "duckdb":
+        return driver.connect(path)
+    return driver.connect(f"{Path(path).as_uri()}?mode=rw", uri=True)

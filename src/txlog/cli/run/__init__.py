@@ -6,7 +6,6 @@ Contents:
     crashtest   `crashtest`: a program that is killed at each of its calls
     log         diagnostics of a running function on stderr
     request     the checked options
-    transform   the user's program: a batch on its stdin, messages on its stdout
     work        one process: load, create missing topics, run, report
     workers     the processes of `--parallelism`: started, watched, restarted
 """

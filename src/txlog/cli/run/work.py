@@ -9,21 +9,28 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
+import signal
+import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
 
 from txlog.base.choices import OnError, SubscriptionType
 from txlog.base.ids import TopicName
 from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
+from txlog.cli.input.inputs import Input
+from txlog.cli.output.records import Beside, Records, beside_of
 from txlog.cli.run import workers
 from txlog.cli.run.log import JobLog, counts
 from txlog.cli.run.request import Request, Run, Transform
-from txlog.cli.run.transform import Command
 from txlog.cli.terminal.signals import Interrupted, shielded
-from txlog.cli.terminal.tables import counted
+from txlog.cli.terminal.tables import Look, counted
+from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door.topics import function_name
-from txlog.errors import PartlyDone, TxlogError
+from txlog.errors import CommandFailed, PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
 from txlog.functions.runner import check_loop
@@ -244,3 +251,77 @@ def _report(call: Call, request: Request, summary: Summary, topics: list[str], l
             **counts(summary),
         }
     )
+
+
+# --- the command of transform ---------------------------------------------------------------------
+
+_GRACE_S: Final = 10
+_SENT: Final = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")
+_PLAIN: Final = Look(human=False, color=False, utc=True, width=0)
+
+
+class Command:
+    """A command as a function of batches.
+
+    raises: CommandFailed when there is no such command
+    """
+
+    def __init__(self, command: list[str], in_format: str, out_format: str, store: str) -> None:
+        self._words = command
+        self._in_format = in_format
+        self._out_format = out_format
+        self._environment = {**os.environ, "TXLOG_STORE": os.path.abspath(store)}
+        self._beside: Beside | None = None
+        self._typed: RecordColumns | None = None
+        self.__name__ = os.path.basename(command[0])
+        if shutil.which(command[0]) is None:
+            raise CommandFailed(f"{command[0]}: no such command", command=command[0])
+
+    def look_up(self, client: Client) -> None:
+        """Use this client to look up facts that the input format needs and messages lack."""
+        self._beside = beside_of(client, self._in_format)
+        self._typed = RecordColumns(client.store)
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Run it for a batch and return its output as columns; raises CommandFailed, BadRecord."""
+        input_bytes = self._encoded(rows)
+        child = None
+        try:
+            with shielded():  # a signal must not come before `child` is set
+                child = subprocess.Popen(
+                    self._words,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            written, _ = child.communicate(input_bytes)
+        except OSError as error:
+            raise CommandFailed(f"{self._words[0]}: {error.strerror}") from error
+        except (Interrupted, KeyboardInterrupt):
+            if child is not None:
+                _stop(child)
+            raise
+        if child.returncode:
+            code = child.returncode
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise CommandFailed(f"{self._words[0]} ended with {how}", command=self._words[0])
+        parsed = Input(self._out_format, []).parse(written)
+        return parsed.select([name for name in _SENT if name in parsed.column_names])
+
+    def _encoded(self, rows: pa.Table) -> bytes:
+        if self._in_format == "null":
+            values = rows["value"].to_pylist()
+            return b"".join([(value or b"") + b"\0" for value in values])
+        records = Records(self._in_format, None, self._typed, look=_PLAIN, beside=self._beside)
+        return records.encode(rows)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """Ask the child to end, kill it if it does not, and wait for its end."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    try:
+        child.communicate(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()

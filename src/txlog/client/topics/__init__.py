@@ -3,11 +3,9 @@
 Contents:
 
     created         topics that a job makes for itself, and deletes again if it fails
-    dead_letters    moving the messages of a dead-letter topic back
     delayed_index   merging or rebuilding the index of a topic's delayed messages
     schemas         TopicSchemas: the schema versions of a topic
     subscription    SubscriptionHandle: seek, skip, backlog, policies and deletion
-    throughput      messages, bytes and transactions that became visible, by time
     topic           TopicHandle: listing, promoting and cancelling a topic's delayed messages
     watermarks      TopicWatermarks: showing a topic's watermarks, or setting them by hand
 """

@@ -1,36 +1,45 @@
 """Owns TopicHandle: listing, promoting and cancelling the delayed messages of a topic.
 
 Each command of `txlog delay` has a method. Each change is one decision, durable when it returns.
-Answers are plain values with the field names that the commands print.
+Answers are plain values with the field names that the commands print. Each span of the throughput
+begins at a multiple of its length since 1970 UTC. A transaction counts once, in the span of its
+commit, even if its messages are in several partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
-from txlog.base.ranges import Range
+from txlog.base.ranges import END, Bound, Range
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
+from txlog.base.startup import compute as pc
 from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.client.answers import dead_letters as letters_report
 from txlog.client.answers import delayed as delayreport
+from txlog.client.consuming.open import create_subscription
 from txlog.client.reading.preview import newest_html
 from txlog.client.reading.reader import Reader
-from txlog.client.topics import dead_letters as letters
 from txlog.client.topics import delayed_index
 from txlog.client.topics import schemas as of_schemas
-from txlog.client.topics import throughput as of_throughput
 from txlog.client.topics import watermarks as of_watermarks
 from txlog.clock import Instant
 from txlog.engine.door import sending
 from txlog.engine.door.catalog import Subscription, Topic, live_topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
-from txlog.engine.door.consuming import RetryOptions, runs_of_ids
+from txlog.engine.door.consuming import (
+    RETRIED,
+    RetryAnswer,
+    RetryOptions,
+    Selection,
+    retry,
+    runs_of_ids,
+)
 from txlog.engine.door.delayed import (
     DelayedSelection,
     Find,
@@ -41,7 +50,7 @@ from txlog.engine.door.delayed import (
 )
 from txlog.engine.door.reading import partition_of
 from txlog.engine.door.store import CallScope, Decision, Store, View
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, LimitExceeded
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import DeadLetter, DeadLettersRetried
@@ -139,9 +148,7 @@ class TopicHandle:
             since = self._store.clock.now().wall_ms - DAY_MS
         name, partition = self._current(), self._asked.partition
         only = None if partition is None else [partition]
-        rows = of_throughput.throughput(
-            self._store, name.topic.short, only, since, duration_ms(by_ms)
-        )
+        rows = throughput(self._store, name.topic.short, only, since, duration_ms(by_ms))
         return [{**row, "topic": self.short} for row in rows]
 
     @property
@@ -431,7 +438,7 @@ class TopicHandle:
                  or a transaction, without an origin, or their topic or subscription was deleted
         raises:  MessageNotFound, PartitionUnavailable, InvalidArgument
         """
-        return letters.retried(
+        return retried(
             self._store,
             self._current().topic,
             ids,
@@ -457,3 +464,126 @@ class TopicHandle:
             return [number_of(topic, index) for index in indexes if not chosen or index in chosen]
 
         return self._store.ask(numbers)
+
+
+# --- throughput -----------------------------------------------------------------------------------
+
+SPANS_MAX: Final = 100_000
+_AT_ONCE: Final = 65_536
+_TXN: Final = ("txn_most", "txn_least")
+
+
+def throughput(
+    store: Store, topic: str, partitions: Sequence[int] | None, since_ms: int, by_ms: int
+) -> list[Throughput]:
+    """One row per time span, from the span of `since_ms` until now; empty spans included.
+
+    since_ms:   in ms since 1970 UTC
+    by_ms:      the length of a span, at least 1
+    partitions: None: all
+    returns: [{topic, from_time, messages, size_bytes, transactions}]; size_bytes: of the values
+    raises:  InvalidArgument, LimitExceeded (more than SPANS_MAX spans), TopicNotFound; as a reader
+    cost:    reads all messages since then
+    """
+    if by_ms < 1:
+        raise InvalidArgument(f"a span of {by_ms} ms is below one", code=203)
+    now_ms = store.clock.now().wall_ms
+    first = since_ms - since_ms % by_ms
+    spans = max(0, (now_ms - first) // by_ms + 1)
+    if spans > SPANS_MAX:
+        raise LimitExceeded(
+            f"{spans} spans of time, at most {SPANS_MAX} are possible",
+            hint="use a longer --by or a later --since",
+            limit=SPANS_MAX,
+            value=spans,
+        )
+    indexes = None if partitions is None else list(partitions)
+    since = Range(start=Bound("time", first), stop=END)
+    reader = Reader(store, topic, since, indexes)
+    rows = {at: _empty(reader.short, at) for at in range(first, first + spans * by_ms, by_ms)}
+    ends: list[pa.Table] = []
+    while (table := reader.take(_AT_ONCE)).num_rows:
+        spanned = _spanned(table, first, by_ms)
+        counted = spanned.group_by("span").aggregate([("bytes", "sum"), ("span", "count")])
+        columns = (counted.column(name).to_pylist() for name in ("span", "bytes_sum", "span_count"))
+        for span, size, count in zip(*columns, strict=True):
+            row = rows.setdefault(span, _empty(reader.short, span))  # the writer's clock was ahead
+            row["messages"] += count
+            row["size_bytes"] += size or 0
+        of_txns = spanned.filter(pc.is_valid(spanned.column("txn_most")))
+        if of_txns.num_rows:
+            ends.append(of_txns.group_by(["span", *_TXN]).aggregate([]))
+    if ends:
+        distinct = pa.concat_tables(ends).group_by(["span", *_TXN]).aggregate([])
+        for item in distinct.column("span").value_counts().to_pylist():
+            rows[item["values"]]["transactions"] += item["counts"]
+    return [rows[at] for at in sorted(rows)]
+
+
+def _empty(topic: str, from_ms: int) -> Throughput:
+    return {"topic": topic, "from_time": from_ms, "messages": 0, "size_bytes": 0, "transactions": 0}
+
+
+def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
+    """A row per message: the span in which it became visible, the bytes of its value, its txn."""
+    times = table.column("visible_time").cast(pa.int64())
+    by = pa.scalar(by_ms, pa.int64())
+    spanned = pa.table(
+        {
+            "span": pc.multiply(pc.divide(times, by), by),
+            "bytes": pc.binary_length(table.column("value")),
+            "time": times,
+            **{name: table.column(name) for name in _TXN},
+        }
+    )
+    # A clock may have gone back, so earlier times can follow the first one in the range.
+    return spanned.filter(pc.greater_equal(spanned.column("time"), pa.scalar(first_ms, pa.int64())))
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def retried(
+    store: Store,
+    topic: TopicName,
+    ids: Sequence[MessageId] | None,
+    *,
+    every: bool,
+    count: int | None,
+    key: bytes | str | None,
+    options: RetryOptions,
+) -> DeadLettersRetried:
+    """The answer of `TopicHandle.retry_dead_letters`, after the move."""
+    if (ids is not None) == (every or count is not None or key is not None):
+        raise InvalidArgument("retry either ids, or a count, a key or all dead letters")
+    if count is not None and count < 1:
+        raise InvalidArgument(f"{count} messages to retry, at least 1", code=203)
+    store.ask(lambda view: find_topic(view, topic))
+    chosen = Selection(None if ids is None else list(ids), count, sending.as_bytes(key))
+    if not options.dry_run:
+        rehearsal = RetryOptions(options.for_all, dry_run=True)
+        if not retry(store, topic, chosen._replace(limit=1), rehearsal).moved:
+            # an ordinary topic must not get a subscription: its backlog would only grow
+            return _answer(topic, retry(store, topic, chosen, rehearsal))
+        create_subscription(
+            store,
+            topic.short,
+            RETRIED,
+            type="shared",
+            isolation="committed",
+            position=None,
+            if_not_exists=True,
+        )
+    return _answer(topic, retry(store, topic, chosen, options))
+
+
+def _answer(topic: TopicName, answer: RetryAnswer) -> DeadLettersRetried:
+    return {
+        "topic": topic.short,
+        "retried": answer.moved,
+        "left": sum(map(len, answer.left.values())),
+        "left_list": [
+            {"reason": reason, "messages": len(ids), "first": ids[0]}
+            for reason, ids in answer.left.items()
+        ],
+    }

@@ -13,10 +13,8 @@ Contents:
     causes      which line of a program loses or doubles a message, and why
     child       the process of the program
     effects     calls of the program that change something outside of the store
-    history     the messages that a trace records
     library     calls of txlog that record themselves
     recorder    the trace that a process writes, and the point at which it dies
-    runs        a directory with copies, in which the program runs
     state       what a program left behind, in the store and in its files
     trace       the files between a test and its processes
     trials      the test itself: its points, its runs, its report

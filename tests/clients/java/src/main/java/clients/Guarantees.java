@@ -33,6 +33,7 @@ public final class Guarantees {
     private final List<Producer<byte[]>> producers = new ArrayList<>();
     private final AtomicInteger errors = new AtomicInteger();
     private final AtomicInteger moved = new AtomicInteger();
+    private final AtomicInteger opened = new AtomicInteger();
     private final AtomicLong last = new AtomicLong(System.nanoTime());
     private final PulsarClient client;
     private final boolean isTimed;
@@ -73,7 +74,7 @@ public final class Guarantees {
             thread.start();
             threads.add(thread);
         }
-        while (isTimed && ends.isEmpty() && !isOver) {
+        while (isTimed && (opened.get() < depth || ends.isEmpty()) && !isOver) {
             Thread.sleep(10);
         }
         Thread.sleep((long) (warmUp * 1000));
@@ -94,7 +95,11 @@ public final class Guarantees {
         while (!isOver) {
             Messages<byte[]> messages = null;
             try {
-                consumer = consumer == null ? consumer() : consumer;
+                if (consumer == null) {
+                    consumer = consumer();
+                    opened.incrementAndGet();
+                    last.set(System.nanoTime()); // to subscribe may take longer than the patience
+                }
                 long began = System.nanoTime();
                 messages = consumer.batchReceive();
                 if (messages.size() > 0) {
@@ -103,7 +108,7 @@ public final class Guarantees {
                     ends.add(new End(now, now - began));
                     moved.addAndGet(messages.size());
                     last.set(now);
-                } else if (System.nanoTime() > last.get() + patienceS * 1e9) {
+                } else if (!isTimed && System.nanoTime() > last.get() + patienceS * 1e9) {
                     return;
                 }
             } catch (Exception failure) {
