@@ -256,9 +256,13 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
         )
     how = {
         "conflict": "was aborted by a conflict of acknowledgements",
-        "recovery": "was aborted by the recovery of the store",
+        "recovery": "was aborted by the recovery of the store, after a failed flush or a restart",
     }.get(txn.reason or "", f"is {txn.status}")
     hint = _begin_again(txn)
     if txn.status == coordinators.COMMITTING:
         hint = f"it is decided; to see what it waits for: {command_line('txn show', txn_id)}"
-    return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)
+    fields = {} if txn.reason is None else {"reason": txn.reason}
+    error = InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id, **fields)
+    if error.aborted_by_recovery:
+        error.hint = "nothing of it is stored: do its work again in another transaction"
+    return error
