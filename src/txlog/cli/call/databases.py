@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,9 @@ def connection_to(address: str) -> Iterator[Any]:
     """
     kind, _, path = address.partition(":")
     if kind not in _DRIVERS or not path:
-        raise Usage(f"--database {address}: it must be {FORMS}")
+        form = _form_of(address)
+        hint = None if form is None else f"--database {form}:{address}"
+        raise Usage(f"--database {address}: it must be {FORMS}", hint=hint)
     driver = _driver(kind)
     try:
         connection = _connected(driver, kind, address, path)
@@ -41,7 +43,16 @@ def connection_to(address: str) -> Iterator[Any]:
             connection.close()
     except driver.Error as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CommandFailed(f"the database refused: {first}", hint="see --database") from error
+        name = "the server" if driver.__name__ == "psycopg" else address
+        raise CommandFailed(f"{name} cannot be asked: {first}") from error
+
+
+def _form_of(path: str) -> str | None:
+    """The kind of a database file, by its first bytes; None: no file, or another one."""
+    with suppress(OSError), open(path, "rb") as file:
+        head = file.read(16)
+        return {b"SQLite f": "sqlite"}.get(head[:8]) or {b"DUCK": "duckdb"}.get(head[8:12])
+    return None
 
 
 def _driver(kind: str) -> Any:
@@ -60,6 +71,9 @@ def _connected(driver: Any, kind: str, address: str, rest: str) -> Any:
     path = os.path.abspath(rest)
     if not os.path.isfile(path):
         raise InvalidArgument(f"there is no database {path}", hint=f"{kind}:PATH names a file")
+    form = _form_of(path)
+    if form not in (None, kind):  # DuckDB would load an extension for it
+        raise InvalidArgument(f"{path} is no database of {kind}", hint=f"--database {form}:{rest}")
     if kind == "duckdb":
         return driver.connect(path)
     return driver.connect(f"{Path(path).as_uri()}?mode=rw", uri=True)

@@ -9,16 +9,19 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
+from txlog.base.suggest import command_line
 from txlog.cli.call.call import Call, confirm, each_target, of_variable, split_key
 from txlog.cli.call.databases import connection_to
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
+from txlog.client.databases.together import originals
 from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
 
 if TYPE_CHECKING:
@@ -279,20 +282,40 @@ def resolve(
     txn_id = None if txn is None else TxnId.parse(txn)
     if database is not None:
         with connection_to(database) as connection:
-            rows = call.client(write=True).resolve_prepared(database=connection, txn_id=txn_id)
+            client = call.client(write=True)
+            for original in originals(client.store, connection):
+                what = f"ask a copy of {original}, which may lack what that one has committed"
+                confirm(call, what)
+            rows = client.resolve_prepared(database=connection, txn_id=txn_id)
     elif not (commit_ or abort_):
-        raise Usage("give --database, --commit or --abort")
+        raise Usage("give --database, --commit or --abort", hint=partial(_way_to_ask, call, txn_id))
     elif txn_id is None:
         raise Usage("--commit and --abort need the ID of a transaction")
     else:
         rows = [_answered(call, txn_id, commit=commit_)]
     for row in rows:
-        call.summary(f"{row['state']} {row['txn']}: {row['database']}")
+        reason = ""
+        if row["state"] == "prepared":
+            reason = " has a transaction open that may decide it; ask again"
+        call.summary(f"{row['state']} {row['txn']}: {row['database']}{reason}")
     if not rows:
         call.summary("no transaction of this database is prepared")
     call.output.rows(rows)
     if any(row["state"] == "prepared" for row in rows):
         call.exit = _UNMET
+
+
+def _way_to_ask(call: Call, txn_id: TxnId | None) -> str:
+    """The command that asks the database of the prepared transactions, or shows the databases."""
+    try:
+        rows = call.client().transactions(states=["prepared"])
+    except TxlogError:  # the hint of another error
+        rows = []
+    addresses = {str(row["database"]) for row in rows if txn_id in (None, row["txn"])}
+    address = addresses.pop() if len(addresses) == 1 else ""
+    if not address or address.startswith("postgresql"):  # its label is no address
+        return command_line("txn list", "--state", "prepared")
+    return command_line("txn resolve", *[] if txn_id is None else [txn_id], "--database", address)
 
 
 def _answered(call: Call, txn_id: TxnId, *, commit: bool) -> TransactionResolved:
