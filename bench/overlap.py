@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from bench import results
+from bench import results, scratch_folder
 from bench.throughput import peers
 
 ROWS, ACKS = peers.PARTITION_ROWS, peers.TXN_ACKS
@@ -224,7 +224,9 @@ def main() -> int:
     parser.add_argument("--flush-ms", type=float, nargs="*", default=[0, 0.5, 2.6, 7])
     parser.add_argument("--loads", nargs="*", default=["w1", "ten"], choices=["w1", "ten"])
     parser.add_argument("--only", nargs="*", metavar="CASE", help="commit, 1, 8, 32, 2p, 4p, 8p")
-    parser.add_argument("--folder", help="for the stores; by default a temporary one")
+    parser.add_argument(
+        "--folder", type=scratch_folder, help="for the stores; by default a temporary one"
+    )
     parser.add_argument("--results", action="store_true")
     for hidden in ("--where", "--peer", "--load"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

@@ -30,6 +30,7 @@ from typing import Any
 import pulsar
 
 import txlog
+from bench import scratch_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 4
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--named", action="store_true", help="producers have names")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--folder", type=scratch_folder)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import results
+from bench import results, scratch_folder
 from bench.guarantees import rounds
 from bench.guarantees.peer import BATCH, GUARANTEES, Peer, Unavailable
 
@@ -62,7 +62,9 @@ def main() -> int:
     parser.add_argument("--systems", default=",".join(PEERS), help="by default all; empty: none")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each timed run")
     parser.add_argument("--kills", type=int, default=4, help="0: the first round only")
-    parser.add_argument("--folder", type=Path, help="for the files; by default a temporary one")
+    parser.add_argument(
+        "--folder", type=scratch_folder, help="for the files; by default a temporary one"
+    )
     parser.add_argument("--results", action="store_true")
     parser.add_argument("--note", default="", help="a sentence for the section")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows of several runs")

@@ -21,7 +21,7 @@ the man pages and `txlog help exit-codes` are generated from the table of this m
     ├─ WrongState              4   look, then choose
     │  ├─ AlreadyExists            401
     │  ├─ AlreadyClosed            402 a closed handle, or one inherited by fork
-    │  ├─ InvalidTxnStatus         402 also: ended the other way
+    │  ├─ InvalidTxnStatus         402 also: ended the other way; aborted_by_recovery: begin again
     │  │  └─ TransactionTimedOut   403 begin again
     │  ├─ ExpiredTransaction       404 fenced: stop
     │  ├─ NotAllowed               406
@@ -231,7 +231,18 @@ class AlreadyClosed(WrongState):
 
 
 class InvalidTxnStatus(WrongState):
-    """The transaction's status does not allow the call; it may have ended the other way."""
+    """The transaction's status does not allow the call; it may have ended the other way.
+
+    Field reason: why it was aborted, if it was.
+    """
+
+    @property
+    def aborted_by_recovery(self) -> bool:
+        """Whether the store aborted it after a failed flush, also of a peer, or after a restart.
+
+        Nothing of the transaction is stored: do its work again in another one.
+        """
+        return self.fields.get("reason") == "recovery"
 
 
 class TransactionTimedOut(InvalidTxnStatus):

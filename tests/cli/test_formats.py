@@ -228,4 +228,6 @@ def test_texts_of_times_become_numbers_of_a_typed_topic(
     assert values("typed") == [b'{"at":1795132800500000,"day":20777,"n":9007199254740993}']
     capsys.readouterr()
     assert produce('{"at":"soon"}') != 0
-    assert "at is 'soon', it must be microseconds since 1970" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "at is 'soon', it must be a timestamp without a time zone, as micro" in told
+    assert "or text such as 2026-11-20T10:15:00" in told

@@ -205,9 +205,9 @@ def test_what_a_command_would_delete_is_not_to_be_created(
 
 
 def test_the_topic_of_an_import_may_come_first(store: Path, capfd: Capture) -> None:
-    (store / "rows.csv").write_text("id\n1\n")
+    (store / "rows.csv").write_text("id,at\n1,2026-11-20T10:15:00Z\n")
     assert main(["import", "rows", "rows.csv", "--create", "--infer-schema"]) == 0
-    assert "schema of rows: id: an integer" in capfd.readouterr().err
+    assert "schema of rows: id: an integer of 64 bits, at: a t" in capfd.readouterr().err
     assert main(["import", "none.csv", "rows.csv", "--create"]) != 0
     assert "none.csv" in capfd.readouterr().err
 

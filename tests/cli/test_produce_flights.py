@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import txlog
 from tests.cli.test_store import Tool, signal_after, tool
 from tests.harness import KILLED, ready, run
-from txlog.cli.produce import columns
+from txlog.cli.produce import columns, work
 from txlog.engine.session.transactions.commits import CommitFuture
 from txlog.errors import OutcomeUnknown, TryAgain
 
@@ -172,3 +173,92 @@ def test_a_kill_leaves_a_prefix_of_the_input(tmp_path: Path, nth: int) -> None:
         values = [message.value for message in client.reader("orders")]
         assert values == prefix(len(values))
         assert len(values) % 4 == 0
+
+
+# --- the failed flush of a peer, whose recovery aborts the open transactions of all ---------------
+
+
+@pytest.fixture
+def peer_fails(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets a flush of another process fail before some sends of the command, and as often."""
+    tool.ok("topic", "create", "peer")
+    send = columns.send
+    sends: list[None] = []
+
+    def before(*numbers: int) -> None:
+        def watched(*arguments: Any) -> Any:
+            sends.append(None)
+            if len(sends) in numbers:
+                assert run(ready("failing_flush", tool.path, "peer")).stdout == "1001\n"
+            return send(*arguments)
+
+        monkeypatch.setattr(columns, "send", watched)
+
+    return before
+
+
+@pytest.mark.parametrize("numbers", [(6,), (9, 10)])
+@pytest.mark.parametrize("every", [("--txn-every", "8"), ("--txn",)])
+def test_what_a_recovery_aborts_is_sent_again(
+    tool: Tool,
+    tmp_path: Path,
+    peer_fails: Callable[..., None],
+    every: tuple[str, ...],
+    numbers: tuple[int, ...],
+) -> None:
+    """Each record is stored once and in order, also if a second recovery aborts the repetition."""
+    lines = written(tmp_path / "lines")
+    peer_fails(*numbers)
+    words = ("produce", "orders", *every, "--batch", "4", lines, "--ack-format", "ndjson")
+    code, out, err = tool(*words)
+    assert code == 0, err
+    assert err.count("are sent again") == len(numbers), err
+    assert stored(tool) == prefix(COUNT)
+    with txlog.open(tool.path) as client:
+        ids = [str(message.message_id) for message in client.reader("orders")]
+    assert [json.loads(line)["message_id"] for line in out.splitlines()] == ids
+
+
+def test_bad_records_and_watermarks_are_sent_again(
+    tool: Tool, tmp_path: Path, peer_fails: Callable[..., None]
+) -> None:
+    tool.ok("topic", "create", "bad")
+    path = tmp_path / "input"
+    rows = [f"{number},{10**12 + number}" for number in range(12)]
+    rows.insert(5, "bad,1,2")
+    path.write_text("\n".join(["value,event_time", *rows, ""]))
+    peer_fails(3)
+    words = ["--txn-every", "8", "--batch", "4", "--watermark-from", "event-time"]
+    words += ["--watermark-every", "1", "--on-error", "dead-letter:bad", "--in", "csv"]
+    answer = tool.json("produce", "orders", *words, str(path))
+    assert (answer["messages"], answer["dead_lettered"], answer["transactions"]) == (12, 1, 2)
+    assert len(stored(tool)) == 12
+    with txlog.open(tool.path) as client:
+        assert [message.value for message in client.reader("bad")] == [b"bad,1,2"]
+        assert client.topic("orders").watermarks.show()["watermark"] == 10**12 + 11
+
+
+def test_a_transaction_above_the_bound_is_not_sent_again(
+    tool: Tool, tmp_path: Path, peer_fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed stays, and the error says that nothing of the last one is stored."""
+    monkeypatch.setattr(work, "KEPT_BYTES_MAX", 10)
+    lines = written(tmp_path / "lines")
+    peer_fails(6)
+    error = tool.error("produce", "orders", "--txn-every", "8", "--batch", "4", lines)
+    assert "aborted by the recovery of the store" in error["message"]
+    assert error["hint"] == "send what was not stored: the transaction stored nothing"
+    assert stored(tool) == prefix(16)
+
+
+def test_a_joined_transaction_is_not_sent_again(
+    tool: Tool, tmp_path: Path, peer_fails: Callable[..., None]
+) -> None:
+    """Others have written in it, too."""
+    lines = written(tmp_path / "lines")
+    txn = tool.json("txn", "begin")["txn"]
+    peer_fails(6)
+    error = tool.error("produce", "orders", "--txn-id", txn, "--batch", "4", lines)
+    assert (error["class"], error["reason"], error["txn"]) == ("InvalidTxnStatus", "recovery", txn)
+    assert error["hint"] == "nothing of it is stored: do its work again in another transaction"
+    assert stored(tool) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,37 @@ def test_wrong_databases_are_errors_of_one_line(bench: Bench, tmp_path: Path, ru
         assert code, address
         assert out == ""
         assert err.startswith("error: "), err
+
+
+def test_a_copy_decides_with_consent_only(bench: Bench, tmp_path: Path, run: Run) -> None:
+    """A copy has no row for what its original has committed since, and answers abort."""
+    kind = Sqlite(tmp_path)
+    left(bench, kind, committed=True)
+    run("resolve", "--database", kind.url())
+    shutil.copy(kind.path, tmp_path / "copy.db")
+    txn = left(bench, kind, committed=True)
+    code, _, err = run("resolve", "--database", f"sqlite:{tmp_path / 'copy.db'}", "--no-input")
+    assert code == 9 and f"ask a copy of {kind.path}" in err, err
+    assert bench.client.show_transaction(txn)["state"] == "prepared"
+    kind.path.rename(tmp_path / "moved.db")
+    assert run("resolve", "--database", f"sqlite:{tmp_path / 'moved.db'}")[0] == 0
+    assert values(bench.client) == [b"a", b"a"]
+
+
+def test_mistakes_show_the_line_that_works(bench: Bench, tmp_path: Path, run: Run) -> None:
+    kind, other = Sqlite(tmp_path), Duckdb(tmp_path)
+    assert "txn list --state prepared" in run("resolve")[2]
+    code, _, err = run("resolve", "0:7", "--database", kind.url())
+    assert (code, "was never issued" in err) == (3, True), err
+    txn = left(bench, kind, committed=True)
+    for words in (["resolve"], ["resolve", str(txn)], ["commit", str(txn)], ["abort", str(txn)]):
+        code, _, err = run(*words)
+        assert code and f"--database {kind.url()}" in err, err
+    for address in (str(kind.path), f"duckdb:{kind.path}"):  # DuckDB would load an extension
+        code, _, err = run("resolve", "--database", address)
+        assert (code, f"hint   --database {kind.url()}" in err) == (2, True), err
+    code, _, err = run("resolve", "--database", f"sqlite:{other.path}")
+    assert (code, f"hint   --database {other.url()}" in err) == (2, True), err
+    assert run("resolve", str(txn), "--database", kind.url())[0] == 0
+    code, _, err = run("resolve", str(txn), "--database", kind.url())
+    assert (code, "is COMMITTED, not prepared" in err) == (4, True), err

@@ -9,6 +9,7 @@ from typing import Any
 from txlog.errors import TxlogError
 
 LONG_S = 600.0
+WOKEN_S = 5.0  # until a call that was woken has its answer
 
 
 class Thread(threading.Thread):
@@ -27,7 +28,7 @@ class Thread(threading.Thread):
             self.answer = error
 
     def result(self) -> Any:
-        self.join(30)
+        self.join(WOKEN_S)
         assert not self.is_alive(), "nobody woke it"
         return self.answer
 

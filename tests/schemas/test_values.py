@@ -81,9 +81,9 @@ def test_missing_field_has_its_default_or_is_null(wide: Schema) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"day": "x"}, "day is a string, it must be days since 1970, in the years 1 to 9999"),
-        ({"left": 1.0}, "left is a number with a point, it must be milliseconds since 1970"),
-        ({"left": 1 << 62}, "left is out of bounds, it must be milliseconds since 1970"),
+        ({"day": "x"}, "day is a string, it must be a date, as days since 1970 in the years"),
+        ({"left": 1.0}, "left is a number with a point, it must be a timestamp, as milliseconds"),
+        ({"left": 1 << 62}, "left is out of bounds, it must be a timestamp, as milliseconds"),
         ({"carrier": None}, "carrier is null, it must be a string"),
         ({"carrier": ...}, "carrier is missing and has no default"),
         ({"delay": 1e39}, "delay is out of bounds, it must be a number of 32 bits"),
@@ -144,9 +144,9 @@ def test_invalid_record_in_unchecked_rows_is_reported_with_its_row(kind: str) ->
             {"type": "int", "logicalType": "date"},
             "int",
             1 << 30,
-            "a is 1073741824, it must be days",
+            "a is 1073741824, it must be a date, as days",
         ),
-        ({"type": "int", "logicalType": "time-millis"}, "int", -1, "a is -1, it must be millisec"),
+        ({"type": "int", "logicalType": "time-millis"}, "int", -1, "a is -1, it must be a time"),
         (
             {"type": "long", "logicalType": "timestamp-micros"},
             "long",

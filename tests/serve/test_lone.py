@@ -144,7 +144,7 @@ def test_a_consumer_that_took_less_than_there_is_looks_again(tmp_path: Path, kin
             await delivered(client)
             client.send("flow", consumer_id=1, messagePermits=1)
 
-    serving(tmp_path, program, seconds=30)
+    serving(tmp_path, program, seconds=5)
 
 
 @pytest.mark.parametrize("delay_ms", [0, 500])
@@ -170,7 +170,7 @@ def test_messages_of_one_flush_reach_as_many_consumers(tmp_path: Path, delay_ms:
         await asyncio.to_thread(send)
         await asyncio.gather(*receiving)
 
-    serving(tmp_path, program, seconds=30)
+    serving(tmp_path, program, seconds=5)
 
 
 def test_a_look_for_the_rest_of_a_batch_is_not_for_all_partitions(tmp_path: Path) -> None:
@@ -212,4 +212,4 @@ def test_a_look_for_the_rest_of_a_batch_is_not_for_all_partitions(tmp_path: Path
         await asyncio.to_thread(send, 1, b"other")
         assert (await delivered(client)).consumer_id == 2
 
-    serving(tmp_path, program, seconds=30)
+    serving(tmp_path, program, seconds=5)

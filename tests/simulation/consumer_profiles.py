@@ -223,7 +223,8 @@ def _senders(random: Random, scenario: Scenario) -> None:
             elif operation["op"] == "send_numbers":
                 operation |= {"topic": "a", "numbers": [*random.choice(NUMBERS)]}
     scenario.faults = [
-        random.choice((_of_senders, _of_clock))(random) for _ in range(random.choice((0, 1, 2, 4)))
+        random.choice((_of_senders, _of_slow_clock))(random)
+        for _ in range(random.choice((0, 1, 2, 4)))
     ]
 
 
@@ -245,6 +246,13 @@ def _of_clock(random: Random) -> dict[str, Any]:
         "nth": random.randint(1, 15),
         "ms": random.choice((3_600_000, 3_600_000, 3_600_000, 5_000)),
     }
+
+
+def _of_slow_clock(random: Random) -> dict[str, Any]:
+    """As `_of_clock`, or the wall clock is set back; another fault may set it right again."""
+    hour_ms = 3_600_000
+    fault = _of_clock(random)
+    return fault | {"ms": random.choice((hour_ms, hour_ms, -hour_ms, 5_000))}
 
 
 def _functions(random: Random, scenario: Scenario) -> None:

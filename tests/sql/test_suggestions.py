@@ -37,6 +37,7 @@ def client(tmp_path: Path, quick_disk: None) -> txlog.Client:
         ("FROM mesages", 'no topic or relation "mesages"', "did you mean messages?"),
         ("SELECT valu FROM orders", 'no column "valu"', "did you mean value?"),
         ("SELECT zz FROM orders", 'no column "zz"', "write: SELECT (value->>'zz') FROM orders"),
+        ("SELECT zz AS zz FROM orders", 'no column "zz"', "(value->>'zz') AS zz FROM orders"),
         ("SELECT o.key FROM orders x", 'no table "o" in this FROM', "there are x"),
         ("SELECT cuont(*) FROM orders", 'no function "cuont"', "did you mean count?"),
     ],

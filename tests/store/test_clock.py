@@ -223,6 +223,35 @@ def test_a_machine_without_a_clock_begins_in_1970_and_loses_nothing(tmp_path: Pa
     assert b"9" in values(bench.client)
 
 
+@pytest.mark.parametrize("is_new_boot", [False, True])
+def test_a_clock_set_back_forgets_no_producer(tmp_path: Path, is_new_boot: bool) -> None:
+    """What the slow clock stamped looks two months old when the clock is right again."""
+    bench = Bench(tmp_path / "store", dedup_idle_ms=2 * DAY_MS, dedup_producers_max=3)
+    bench.client.create_topic("t")
+    bench.client.producer("t", "longest-idle").send(b"x", sequence_id=5)
+    bench.clock.advance(DAY_MS)
+
+    def set_wall(wall_ms: int) -> None:
+        if is_new_boot:
+            bench.clock.reboot(f"boot at {wall_ms}", wall_ms)
+            bench.reopen()
+        else:
+            bench.clock.set_wall(wall_ms)
+
+    def is_duplicate(name: str) -> bool:
+        return bench.client.producer("t", name).send(b"x", sequence_id=5).duplicate
+
+    set_wall(START_MS - 60 * DAY_MS)
+    assert not is_duplicate("named")
+    bench.clock.advance(1_000)
+    assert not is_duplicate("other")
+    set_wall(START_MS + DAY_MS + 10_000)
+    assert not is_duplicate("newest")  # the name idle for longest makes room for it
+    assert is_duplicate("named") and is_duplicate("other")
+    bench.clock.advance(2 * DAY_MS + 3_700_000)
+    assert not is_duplicate("named")  # idle for longer than two days
+
+
 def test_delayed_messages_do_not_come_early_by_a_clock_set_forward(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", ledger_step_per_bucket=1, min_index_count_per_bucket=1)
     client = bench.client

@@ -153,11 +153,13 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
         on_error=OnError("stop"),
     )
     reports = Told()
-    marks = Marks(request, reports)  # type: ignore[arg-type]
+    txns: list[TxnId | None] = [None]
+    make = lambda act, size: act(txns[-1])  # noqa: E731
+    marks = Marks(request, reports, make)  # type: ignore[arg-type]
 
     def message(time: int) -> None:
         at = pa.array([time], pa.timestamp("ms", "UTC"))
-        marks.note(pa.table({"value": [b"x"], "event_time": at}), None)
+        marks.note(pa.table({"value": [b"x"], "event_time": at}))
 
     assert marks.wait_s() is None
     message(10)
@@ -166,19 +168,19 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     message(7)
     assert (marks.wait_s(), reports.sent) == (1, [])
     now[0] += 2
-    marks.send_if_due(None)
+    marks.send_if_due()
     assert reports.sent == [(10, None)]
     assert marks.wait_s() is None  # no time has risen
     now[0] += 60
     message(9)
-    marks.send_if_due(None)
+    marks.send_if_due()
     assert reports.sent == [(10, None)]
     message(11)
     assert reports.sent == [(10, None), (11, None)]
     message(30)
-    txn = TxnId(0, 1)
-    marks.commit(txn)  # --watermark-every decides
+    txns.append(TxnId(0, 1))
+    marks.commit()  # --watermark-every decides
     assert len(reports.sent) == 2
-    marks.send(txn)
-    assert reports.sent[2:] == [(30, txn)]
+    marks.send()
+    assert reports.sent[2:] == [(30, txns[-1])]
     assert marks.last == 30

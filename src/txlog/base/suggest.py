@@ -60,3 +60,8 @@ def suggestion(word: str, names: Iterable[str], otherwise: str) -> str:
     """Return the hint `did you mean NAME?` with the nearest name, or else `otherwise`."""
     name = nearest(word, names)
     return otherwise if name is None else f"did you mean {name}?"
+
+
+def address_of(kind: str, label: str) -> str:
+    """The value of --database for a database, as far as its label has it."""
+    return "URL" if kind == "postgresql" else f"{kind}:{label}"

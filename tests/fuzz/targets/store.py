@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
 
@@ -39,9 +40,15 @@ def _changes(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         at += length
 
 
+@cache
+def _contents() -> dict[str, bytes]:
+    """The files of the store, without the space allocated behind their ends."""
+    return {path: content.rstrip(b"\0") for path, content in world.files().items()}
+
+
 def damaged(data: bytes) -> MemoryDisk:
     """The store after the changes of an input."""
-    files = {path: content.rstrip(b"\0") for path, content in world.files().items()}
+    files = _contents()
     names = [path for path in sorted(files) if files[path]]
     has_checksums = bool(data[:1] and data[0] & 1)
     changed: dict[str, bytes | None] = {}
@@ -131,7 +138,7 @@ def _use(disk: MemoryDisk, clock: ManualClock) -> None:
 
 def _seeds() -> list[bytes]:
     chance = random.Random("store")
-    files = len([path for path, data in world.files().items() if data.rstrip(b"\0")])
+    files = len([path for path, data in _contents().items() if data])
     seeds = [b"\0", b"\1"]
     for file in range(files):
         for kind in range(_KINDS):

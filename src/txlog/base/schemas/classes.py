@@ -311,7 +311,7 @@ def plain(type: Type, value: object, form: Form, path: str = "") -> Plain:
 
 def _wanted(type: Type) -> str:
     word = _PYTHON.get(type.logical or type.kind)
-    return f"{word}, or {type.words}" if word else type.words
+    return f"{word}, or {type.words.rpartition(', as ')[2]}" if word else type.words
 
 
 _PYTHON: Final = {

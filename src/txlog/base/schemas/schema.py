@@ -80,6 +80,7 @@ _ARROW: Final = {
     "local-timestamp-micros": pa.timestamp("us"),
     "uuid": pa.string(),
 }
+_LOCAL: Final = "a timestamp without a time zone"
 _WORDS: Final = {
     "boolean": "true or false",
     "int": "an integer of 32 bits",
@@ -91,13 +92,13 @@ _WORDS: Final = {
     "array": "an array",
     "map": "a map",
     "record": "a record",
-    "date": "days since 1970, in the years 1 to 9999",
-    "time-millis": "milliseconds since midnight",
-    "time-micros": "microseconds since midnight",
-    "timestamp-millis": "milliseconds since 1970, in the years 1 to 9999",
-    "timestamp-micros": "microseconds since 1970, in the years 1 to 9999",
-    "local-timestamp-millis": "milliseconds since 1970, in the years 1 to 9999",
-    "local-timestamp-micros": "microseconds since 1970, in the years 1 to 9999",
+    "date": "a date, as days since 1970 in the years 1 to 9999",
+    "time-millis": "a time of day, as milliseconds since midnight",
+    "time-micros": "a time of day, as microseconds since midnight",
+    "timestamp-millis": "a timestamp, as milliseconds since 1970 in the years 1 to 9999",
+    "timestamp-micros": "a timestamp, as microseconds since 1970 in the years 1 to 9999",
+    "local-timestamp-millis": f"{_LOCAL}, as milliseconds since 1970 in the years 1 to 9999",
+    "local-timestamp-micros": f"{_LOCAL}, as microseconds since 1970 in the years 1 to 9999",
     "uuid": "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
 }
 _MEMBERS: Final = (
@@ -146,7 +147,7 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The values that it takes, in words."""
+        """The values that it takes, in words; behind `, as ` their numbers, if they are numbers."""
         if self.logical == "decimal":
             whole = self.precision - self.scale
             return (
@@ -254,7 +255,9 @@ class Schema(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """The fields with their types, as a line."""
-        return ", ".join(f"{field.name}: {field.type.words}" for field in self.fields)
+        return ", ".join(
+            f"{field.name}: {field.type.words.partition(', as ')[0]}" for field in self.fields
+        )
 
     @property
     def arrow(self) -> pa.StructType:

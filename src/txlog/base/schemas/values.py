@@ -34,6 +34,17 @@ from txlog.errors import InvalidMessage
 
 # --- casts ----------------------------------------------------------------------------------------
 
+_INSTANT: Final = "2026-11-20T10:15:00"
+_TEXTS: Final = {  # a column of text may write them so
+    "date": "2026-11-20",
+    "time-millis": "10:15:00",
+    "time-micros": "10:15:00",
+    "timestamp-millis": f"{_INSTANT}Z",
+    "timestamp-micros": f"{_INSTANT}Z",
+    "local-timestamp-millis": _INSTANT,
+    "local-timestamp-micros": _INSTANT,
+}
+
 
 def fitted(schema: Schema, records: pa.StructArray) -> pa.StructArray:
     """Structs as structs of schema.arrow, fields by name; raises Misfit."""
@@ -213,7 +224,10 @@ def _cast(type: Type, array: pa.Array, path: str) -> pa.Array:
                 low = middle
             except (pa.ArrowException, OverflowError):
                 high = middle
-        raise Misfit(path, f"is {_text(array[low])}, it must be {type.words}", low) from None
+        wanted = type.words
+        if _is_text(array.type) and type.logical in _TEXTS:
+            wanted += f", or text such as {_TEXTS[type.logical]}"
+        raise Misfit(path, f"is {_text(array[low])}, it must be {wanted}", low) from None
 
 
 def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]:

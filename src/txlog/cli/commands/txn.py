@@ -1,43 +1,32 @@
 """Owns the commands of transactions.
 
 `txn run` runs a foreign command in a transaction; its exit code decides commit or abort.
-The command line names a database in a form below; the connection is closed at the end of its block,
-and errors of the drivers become errors of the program:
-
-    sqlite:PATH, duckdb:PATH, postgresql://HOST/DATABASE
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
+from txlog.base.suggest import command_line
 from txlog.cli.call.call import Call, confirm, each_target, of_variable, split_key
+from txlog.cli.call.databases import connection_to
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.errors import (
-    CommandFailed,
-    ConditionNotMet,
-    InvalidArgument,
-    MissingExtra,
-    TxlogError,
-    Usage,
-)
+from txlog.client.databases.together import originals
+from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
 
 if TYPE_CHECKING:
     from txlog.base.rows.transactions import TransactionResolved
     from txlog.client.client import Client
-
 
 _GRACE_S = 10
 _UNMET: Final = 8
@@ -293,20 +282,40 @@ def resolve(
     txn_id = None if txn is None else TxnId.parse(txn)
     if database is not None:
         with connection_to(database) as connection:
-            rows = call.client(write=True).resolve_prepared(database=connection, txn_id=txn_id)
+            client = call.client(write=True)
+            for original in originals(client.store, connection):
+                what = f"ask a copy of {original}, which may lack what that one has committed"
+                confirm(call, what)
+            rows = client.resolve_prepared(database=connection, txn_id=txn_id)
     elif not (commit_ or abort_):
-        raise Usage("give --database, --commit or --abort")
+        raise Usage("give --database, --commit or --abort", hint=partial(_way_to_ask, call, txn_id))
     elif txn_id is None:
         raise Usage("--commit and --abort need the ID of a transaction")
     else:
         rows = [_answered(call, txn_id, commit=commit_)]
     for row in rows:
-        call.summary(f"{row['state']} {row['txn']}: {row['database']}")
+        reason = ""
+        if row["state"] == "prepared":
+            reason = " has a transaction open that may decide it; ask again"
+        call.summary(f"{row['state']} {row['txn']}: {row['database']}{reason}")
     if not rows:
         call.summary("no transaction of this database is prepared")
     call.output.rows(rows)
     if any(row["state"] == "prepared" for row in rows):
         call.exit = _UNMET
+
+
+def _way_to_ask(call: Call, txn_id: TxnId | None) -> str:
+    """The command that asks the database of the prepared transactions, or shows the databases."""
+    try:
+        rows = call.client().transactions(states=["prepared"])
+    except TxlogError:  # the hint of another error
+        rows = []
+    addresses = {str(row["database"]) for row in rows if txn_id in (None, row["txn"])}
+    address = addresses.pop() if len(addresses) == 1 else ""
+    if not address or address.startswith("postgresql"):  # its label is no address
+        return command_line("txn list", "--state", "prepared")
+    return command_line("txn resolve", *[] if txn_id is None else [txn_id], "--database", address)
 
 
 def _answered(call: Call, txn_id: TxnId, *, commit: bool) -> TransactionResolved:
@@ -537,54 +546,3 @@ def expire(call: Call) -> None:
     for row in answer["waiting_list"]:
         call.warn(f"{row['txn']} waits for {', '.join(row['waiting_list'])}")
     call.output.result(answer)
-
-
-# --- addresses of databases -----------------------------------------------------------------------
-
-FORMS: Final = "sqlite:PATH, duckdb:PATH or postgresql://HOST/DATABASE"
-_DRIVERS: Final = {
-    "sqlite": "sqlite3", "duckdb": "duckdb", "postgresql": "psycopg", "postgres": "psycopg",
-}  # fmt: skip
-
-
-@contextmanager
-def connection_to(address: str) -> Iterator[Any]:
-    """A connection to an existing database.
-
-    raises: Usage (no address), InvalidArgument (no such file), MissingExtra, CommandFailed (with
-            the driver's message)
-    """
-    kind, _, path = address.partition(":")
-    if kind not in _DRIVERS or not path:
-        raise Usage(f"--database {address}: it must be {FORMS}")
-    driver = _driver(kind)
-    try:
-        connection = _connected(driver, kind, address, path)
-        try:
-            yield connection
-        finally:
-            connection.close()
-    except driver.Error as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CommandFailed(f"the database refused: {first}", hint="see --database") from error
-
-
-def _driver(kind: str) -> Any:
-    name = _DRIVERS[kind]
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(
-            f"{name} is not installed", hint="pip install 'txlog-store[postgresql]'"
-        ) from error
-
-
-def _connected(driver: Any, kind: str, address: str, rest: str) -> Any:
-    if _DRIVERS[kind] == "psycopg":
-        return driver.connect(address)
-    path = os.path.abspath(rest)
-    if not os.path.isfile(path):
-        raise InvalidArgument(f"there is no database {path}", hint=f"{kind}:PATH names a file")
-    if kind == "duckdb":
-        return driver.connect(path)
-    return driver.connect(f"{Path(path).as_uri()}?mode=rw", uri=True)

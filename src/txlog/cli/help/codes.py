@@ -178,7 +178,8 @@ CODES: Final[dict[int, Code]] = {
     402: Code(
         "the state does not allow this",
         "It has ended the other way: an aborted transaction cannot commit, and a committed or "
-        "committing one cannot abort.",
+        "committing one cannot abort. After a failed flush, also of another process, or a restart "
+        "of the machine, the store aborts all open ones.",
         "Show its status, and begin another one if it was aborted.",
         "txlog txn show 0:42",
     ),

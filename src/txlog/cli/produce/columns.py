@@ -135,10 +135,10 @@ def _deliveries(request: Request, table: pa.Table) -> dict[str, pa.Array | None]
 
 
 class Letters:
-    """Bad records, held until they are sent with the good ones around them."""
+    """Bad records, held until they are sent with the good ones around them; taken: how many."""
 
     def __init__(self, request: Request, client: Client) -> None:
-        self.sent = 0
+        self.taken = 0
         self.held: list[tuple[bytes | None, list[tuple[str, str]]]] = []
         self._topic = request.topic
         self._most = client.settings.max_message_bytes
@@ -158,18 +158,21 @@ class Letters:
             record = None
         self.held.append((record, [*properties.items()]))
 
-    def send(self, txn: TxnId | None) -> None:
-        """Send the held records."""
-        assert self._producer is not None, "records are held only with a dead-letter topic"
+    def take(self) -> pa.Table:
+        """The held records as messages."""
         letters, self.held = self.held, []
-        table = pa.table(
+        self.taken += len(letters)
+        return pa.table(
             {
                 "value": pa.array([record for record, _ in letters], pa.binary()),
                 "properties": pa.array([properties for _, properties in letters], _PROPERTY_MAP),
             }
         )
-        self._producer.send_batch(table, txn=txn)
-        self.sent += len(letters)
+
+    def send(self, letters: pa.Table, txn: TxnId | None) -> None:
+        """Send what `take` gave."""
+        assert self._producer is not None, "records are held only with a dead-letter topic"
+        self._producer.send_batch(letters, txn=txn)
 
 
 # --- large records ---------------------------------------------------------------------------

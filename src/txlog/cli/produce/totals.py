@@ -87,22 +87,22 @@ class Totals:
         self.last_txn: TxnId | None = None
         self._open = 0
 
-    def add(self, receipt: BatchReceipt | LargeReceipt, in_txn: bool) -> None:
-        """Count one batch."""
-        duplicates = int(receipt.duplicates)
-        stored = receipt.messages
+    def add(self, receipt: BatchReceipt | LargeReceipt, in_txn: bool, times: int = 1) -> None:
+        """Count one batch; times: -1: it was aborted, and will be sent again."""
+        duplicates = times * int(receipt.duplicates)
+        stored = times * receipt.messages
         self.sent += stored + duplicates
         self.messages += stored
-        self.bytes += receipt.bytes
+        self.bytes += times * receipt.bytes
         self.duplicates += duplicates
-        self.beyond_ttl += receipt.beyond_ttl
+        self.beyond_ttl += times * receipt.beyond_ttl
         if in_txn:
             self._open += stored
         else:
             self.durable += stored
         for part in receipt.partitions:
             total = self.places.setdefault(part.partition, PartitionTotal())
-            total.messages += part.messages
+            total.messages += times * part.messages
             if not in_txn:
                 total.reach(part.first, part.last)
 
@@ -255,9 +255,8 @@ class Acks:
         receipt: BatchReceipt | LargeReceipt,
         sequences: pa.ChunkedArray | None,
         txn: TxnId | None,
-        waits_for_commit: bool,
     ) -> None:
-        """Add the rows of one batch; print them, unless they wait for the commit.
+        """Add the rows of one batch; `flush` or `committed` prints them.
 
         sequences: sequence ids that were sent with the rows; None without any
         """
@@ -276,8 +275,10 @@ class Acks:
                 "duplicate": sent.duplicate,
             }
             self._held.append(row)
-        if not waits_for_commit:
-            self._print(self.take())
+
+    def flush(self) -> None:
+        """Print the rows that wait for no commit."""
+        self._print(self.take())
 
     def take(self) -> list[dict[str, Any]]:
         """The rows of the open transaction, whose commit is in flight from now on."""

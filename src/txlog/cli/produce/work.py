@@ -5,6 +5,11 @@
 With --txn-every the next transaction is filled while up to IN_FLIGHT_MAX commits are flushed. Each
 commit depends on its predecessor, so the stored messages are always a prefix of the input.
 
+When the flush of a peer fails, the recovery of the store aborts all open transactions. The run
+keeps the calls of its own, up to KEPT_BYTES_MAX each, and makes them again in other transactions,
+in order. It does so only if the store says that the recovery aborted the first of them; those
+behind it depend on it.
+
 The run ends its own transactions on every way out: it commits at the end of the input and aborts
 in all other cases. If the abort fails, it looks the transaction up: another process, or a commit
 whose answer was lost, may have committed it. It never ends a joined transaction. It writes whole
@@ -16,9 +21,9 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -41,6 +46,7 @@ from txlog.errors import (
     BadRecord,
     ConditionNotMet,
     InvalidMessage,
+    InvalidTxnStatus,
     LimitExceeded,
     NotFound,
     OutcomeUnknown,
@@ -61,6 +67,35 @@ if TYPE_CHECKING:
     from txlog.engine.door.transactions import CommitFuture
 
 IN_FLIGHT_MAX: Final = 8
+KEPT_BYTES_MAX: Final = 8 << 20  # of a transaction, nine of which may be unfinished
+RECOVERIES_MAX: Final = 10  # in a row
+T = TypeVar("T")
+Act = Callable[[TxnId | None], "BatchReceipt | LargeReceipt | None"]
+
+
+class Kept:
+    """The calls that fill a transaction, so that they can be made again in another one.
+
+    receipts: of its messages; is_whole: no call is missing, because they fit in memory
+    """
+
+    __slots__ = ("_bytes", "acts", "is_whole", "receipts")
+
+    def __init__(self) -> None:
+        self.acts: list[tuple[Act, int | None]] = []
+        self.receipts: list[BatchReceipt | LargeReceipt] = []
+        self.is_whole = True
+        self._bytes = 0
+
+    def add(self, act: Act, size: int | None) -> None:
+        """Keep a call that has been made; size: of its messages; None: it can be made only once."""
+        self._bytes += size or 0
+        if size is None or self._bytes > KEPT_BYTES_MAX:
+            self.is_whole = False
+            self.acts.clear()
+            self.receipts.clear()
+        if self.is_whole:
+            self.acts.append((act, size))
 
 
 class Flight(NamedTuple):
@@ -70,6 +105,7 @@ class Flight(NamedTuple):
     future: CommitFuture
     messages: int
     rows: list[dict[str, Any]]
+    kept: Kept
 
 
 def run(call: Call, request: Request) -> None:
@@ -158,11 +194,14 @@ class Job:
         self.producer = producer
         self.totals = Totals(request)
         self.acks = Acks(call, request)
-        self.marks = Marks(request, producer)
+        self.marks = Marks(request, producer, self._make)
         self.letters = Letters(request, client)
         self.typed = Typed(client, request.topic, producer)
         self.txn: TxnId | None = None
         self.flights: deque[Flight] = deque()
+        self.kept = Kept()
+        self.aborted: deque[tuple[Kept, bool]] = deque()
+        self.recoveries = 0
         self.txn_messages = 0
         self.txn_since = 0.0
         self.read = 0
@@ -202,10 +241,9 @@ class Job:
                 else:
                     self._send_records()
             self._check_expectations()
-            self.marks.send(self._within())
+            self.marks.send()
             self._land(0)
-            if self.txn is not None:
-                self._commit()
+            self._commit()
             self.marks.close()
         except TxlogError as error:
             with shielded():
@@ -217,13 +255,13 @@ class Job:
                 self.totals.stopped(self.call, exit, self.read, request.join, became)
             raise
         self.totals.skipped = self.input.skipped
-        self.totals.dead_lettered = self.letters.sent
+        self.totals.dead_lettered = self.letters.taken
         self.totals.report(self.call, request.join, self.marks.last)
 
     def _send_records(self) -> None:
         for table in self._batches():
             if table is None:
-                self.marks.send_if_due(self._within())
+                self.marks.send_if_due()
                 self._commit_if_due()
                 self._land(0)
             else:
@@ -242,8 +280,8 @@ class Job:
             return
         if self.request.own_txn and self.txn is None:
             self._begin()
-        with shielded():
-            self.letters.send(self._within())
+        letters = self.letters.take()
+        self._make(lambda txn: self.letters.send(letters, txn), letters.nbytes)
 
     def _send_files(self) -> None:
         """Send each file as one message, block by block."""
@@ -253,11 +291,8 @@ class Job:
             self.read += 1
             empty = pa.table({"line": [line], "value": pa.nulls(1, pa.binary())})
             data = filled(self.request, empty, self.totals.sent).drop_columns("value")
-            txn = self._within()
-            with shielded():
-                receipt = columns.send(self.producer, data, txn, self._pieces(path))
-                self._count(receipt, data, txn)
-            self._sent(receipt, data, txn)
+            self._make(self._sending(data, self._pieces(path)), None)
+            self._sent(data)
 
     def _pieces(self, path: str | None) -> Iterator[bytes]:
         for piece in columns.pieces(path):
@@ -382,13 +417,10 @@ class Job:
 
     def _send_some(self, table: pa.Table) -> None:
         whole = filled(self.request, table, self.totals.sent)
-        txn = self._within()
         most, at = self.client.settings.max_message_bytes, 0
         for data in columns.runs(whole, most) if self.request.chunking else [whole]:
             try:
-                with shielded():
-                    receipt = columns.send(self.producer, data, txn)
-                    self._count(receipt, data, txn)
+                self._make(self._sending(data), data.nbytes)
             except InvalidMessage as error:
                 if self.request.messages is not None:
                     raise
@@ -400,22 +432,26 @@ class Job:
                     **{**error.fields, "line": line},
                 ) from error
             at += len(data)
-            self._sent(receipt, data, txn)
+            self._sent(data)
 
-    def _count(
-        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
-    ) -> None:
-        """Count the records sent; call it in the `shielded` block of the send."""
-        self.txn_messages += len(data)
-        self.totals.add(receipt, txn is not None)
-
-    def _sent(
-        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
-    ) -> None:
+    def _sending(self, data: pa.Table, value: Iterator[bytes] | None = None) -> Act:
+        """The call that sends a table, and counts it."""
         sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
+
+        def send(txn: TxnId | None) -> BatchReceipt | LargeReceipt:
+            receipt = columns.send(self.producer, data, txn, value)
+            self.txn_messages += len(data)
+            self.totals.add(receipt, txn is not None)
+            self.acks.add(receipt, sequences, txn)
+            return receipt
+
+        return send
+
+    def _sent(self, data: pa.Table) -> None:
         self.bar.done = self.totals.sent
-        self.acks.add(receipt, sequences, txn, self.txn is not None)
-        self.marks.note(data, txn)
+        if self.txn is None:
+            self.acks.flush()
+        self.marks.note(data)
         self._commit_if_due()
 
     def _within(self) -> TxnId | None:
@@ -428,8 +464,22 @@ class Job:
             self.txn = self.client.begin(
                 self.request.txn_timeout_ms, key=key, epoch=self.request.epoch, owner=owner
             )["txn"]
+        self.kept = Kept()
         self.txn_messages = 0
         self.txn_since = time.monotonic()
+
+    def _make(self, act: Act, size: int | None) -> None:
+        """Make a call in the transaction, if any; size: as in Kept.add."""
+        self._persist(lambda: self._keep(act, size))
+
+    def _keep(self, act: Act, size: int | None) -> None:
+        with shielded():
+            receipt = act(self._within())
+            if self.txn is None:
+                return
+            self.kept.add(act, size)
+            if receipt is not None and self.kept.is_whole:
+                self.kept.receipts.append(receipt)
 
     def _commit_if_due(self) -> None:
         """End a transaction of --txn-every that is full or old enough."""
@@ -439,11 +489,16 @@ class Job:
         full = interval.messages is not None and self.txn_messages >= interval.messages
         old = interval.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= interval.ms
         if full or old:
-            self.marks.commit(self.txn)
+            self.marks.commit()
             self._take_off(self.txn)
 
     def _commit(self) -> None:
-        assert self.txn is not None
+        """Commit the open transaction, if any."""
+        self._persist(self._commit_open)
+
+    def _commit_open(self) -> None:
+        if self.txn is None:
+            return
         with shielded():
             raise_if_asked()
             try:
@@ -451,6 +506,7 @@ class Job:
             except OutcomeUnknown as error:
                 answer = self._commit_again(self.txn, error)
             self.txn = None
+            self.recoveries = 0
             self.totals.committed(answer)
         self.acks.committed(answer)
 
@@ -459,6 +515,8 @@ class Job:
         try:
             return self.client.commit(txn)
         except TxlogError as again:
+            if isinstance(again, InvalidTxnStatus) and again.aborted_by_recovery:
+                raise
             raise error from again
 
     # --- commits in flight -------------------------------------------------------------------
@@ -469,18 +527,24 @@ class Job:
             raise_if_asked()
             after = self.flights[-1].future if self.flights else None
             future = self.client.commit_async(txn, after)
-            self.flights.append(Flight(txn, future, self.totals.take(), self.acks.take()))
+            messages, rows = self.totals.take(), self.acks.take()
+            self.flights.append(Flight(txn, future, messages, rows, self.kept))
             self.txn = None
         self._land(IN_FLIGHT_MAX - 1)
 
     def _land(self, most: int) -> None:
-        """Wait until at most so many commits are in flight; raises the error of the oldest."""
+        """Wait until at most so many commits are in flight."""
+        self._persist(lambda: self._settle(most))
+
+    def _settle(self, most: int) -> None:
+        """As `_land`; raises the error of the oldest."""
         flights = self.flights
         while flights and (len(flights) > most or flights[0].future.done()):
             with shielded():
                 oldest = flights[0]
                 answer = self._outcome(oldest)
                 flights.popleft()
+                self.recoveries = 0
                 self.totals.committed(answer, oldest.messages)
             self.acks.committed(answer, oldest.rows)
 
@@ -491,13 +555,70 @@ class Job:
             return self._commit_again(flight.txn, error)
         return self.client.describe_end(answer)
 
+    # --- after a recovery of the store -------------------------------------------------------
+
+    def _persist(self, step: Callable[[], None]) -> None:
+        """Take a step. If a recovery aborts the transactions, send them again, then repeat it."""
+        while True:
+            try:
+                self._send_again()
+                step()
+                return
+            except InvalidTxnStatus as error:
+                self._take_aborted(error)
+
+    def _send_again(self) -> None:
+        """Fill a transaction for each that was aborted; commit those that were full."""
+        while self.aborted:
+            kept, is_full = self.aborted[0]
+            self._begin()
+            for act, size in kept.acts:
+                self._keep(act, size)
+            if is_full:
+                self._commit_open()
+            self.aborted.popleft()
+
+    def _take_aborted(self, error: InvalidTxnStatus) -> None:
+        """Abort all unfinished transactions, to send them again.
+
+        raises: the error, if no recovery caused it, or not all calls are kept
+        """
+        try:
+            self._settle(0)  # what was decided before the recovery is committed
+        except InvalidTxnStatus as first:
+            error = first
+        unfinished = [flight.kept for flight in self.flights]
+        if self.txn is not None:
+            unfinished.append(self.kept)
+        may_repeat = error.aborted_by_recovery and self.recoveries < RECOVERIES_MAX
+        if not unfinished or not may_repeat or not all(kept.is_whole for kept in unfinished):
+            raise error
+        self.recoveries += 1
+        with shielded():
+            for flight in self.flights:
+                flight.future.exception()  # waits for it
+                self.client.abort(flight.txn)
+            if self.txn is not None:
+                self.client.abort(self.txn)
+            for receipt in (receipt for kept in unfinished for receipt in kept.receipts):
+                self.totals.add(receipt, True, times=-1)
+            if not self.aborted:  # else its first one is the open transaction
+                self.aborted.extend((flight.kept, True) for flight in self.flights)
+                self.aborted.extend([] if self.txn is None else [(self.kept, False)])
+            self.flights.clear()
+            self.txn = None
+            self.totals.take()
+            self.acks.take()
+        count = counted(len(unfinished), "transaction")
+        self.call.warn(f"{error.message}: the records of {count} are sent again")
+
     def _wind_up(self) -> bool:
         """On a way out: wait for the commits in flight, and abort all behind one that failed.
 
         The failed one is the open transaction then. Returns whether it may be committed.
         """
         try:
-            self._land(0)
+            self._settle(0)
         except TxlogError as error:
             failed, later = self.flights[0], [flight.txn for flight in self.flights][1:]
             self.flights.clear()
@@ -618,9 +739,13 @@ class Job:
 class Marks:
     """The watermarks of one run: its greatest event time, less the lag."""
 
-    def __init__(self, request: Request, producer: Producer) -> None:
+    def __init__(
+        self, request: Request, producer: Producer, make: Callable[[Act, int], None]
+    ) -> None:
+        """make: makes a call in the transaction of the run, if any."""
         self._request = request
         self._producer = producer
+        self._make = make
         self._greatest: int | None = None
         self._asserted = 0
         self._messages = 0
@@ -637,7 +762,7 @@ class Marks:
         most = self._request.watermark_every.messages
         return None if most is None else most - self._messages
 
-    def note(self, data: pa.Table, txn: TxnId | None) -> None:
+    def note(self, data: pa.Table) -> None:
         """Count messages that were sent; assert a watermark if one is due."""
         if self._request.watermark_from is None:
             return
@@ -647,7 +772,7 @@ class Marks:
             if greatest is not None and (self._greatest is None or greatest > self._greatest):
                 self._greatest = greatest
         if self.room == 0 or self.wait_s() == 0:
-            self.send(txn)
+            self.send()
 
     def wait_s(self) -> float | None:
         """Seconds until a watermark is due by time; None: none will be."""
@@ -656,23 +781,26 @@ class Marks:
             return None
         return max(0.0, self._since + interval_ms / 1000 - time.monotonic())
 
-    def commit(self, txn: TxnId) -> None:
+    def commit(self) -> None:
         """Before a commit of --txn-every, assert a watermark if no interval is set for them."""
         if self._request.watermark_every == NEVER:
-            self.send(txn)
+            self.send()
 
-    def send_if_due(self, txn: TxnId | None) -> None:
+    def send_if_due(self) -> None:
         """Assert a watermark if its time has come, even without a new message."""
         if self.wait_s() == 0:
-            self.send(txn)
+            self.send()
 
-    def send(self, txn: TxnId | None) -> None:
+    def send(self) -> None:
         """Assert the current watermark if it is higher than the last one."""
         self._messages, self._since = 0, time.monotonic()
         if self._rises():
             event_time = self._value()
-            with shielded():
+
+            def send(txn: TxnId | None) -> None:
                 self._producer.new_watermark(txn).event_time(event_time).send()
+
+            self._make(send, 0)
             self._asserted = event_time
 
     def close(self) -> None:

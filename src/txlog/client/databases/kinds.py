@@ -13,6 +13,7 @@ driver pass to the caller unchanged.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -80,6 +81,15 @@ class Database:
     def find_label(self) -> str:
         """The text by which people recognise it; raises InvalidArgument for one in memory."""
         raise NotImplementedError
+
+    def is_copy_of(self, label: str) -> bool:
+        """Whether the file with this label still exists, and is another one: it is in use.
+
+        A copy has the same identity, but no row for what its original has committed since.
+        """
+        with suppress(OSError):  # not a path, or moved
+            return os.path.isabs(label) and not os.path.samefile(label, self.label)
+        return False
 
     def has_tables(self) -> bool:
         """True if both tables exist."""
@@ -503,7 +513,7 @@ class Duckdb(Database):
         )
         if not path:
             raise self._refuse("is to a database in memory", "use a file")
-        return str(path)
+        return os.path.abspath(str(path))
 
     def cursor(self) -> Cursor:
         """The connection itself: a cursor of DuckDB is a connection of its own."""

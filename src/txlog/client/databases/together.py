@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
-from txlog.base.suggest import command_line
+from txlog.base.suggest import address_of, command_line
 from txlog.client.databases.kinds import Database, database_of
 from txlog.engine.door import transactions as end
 from txlog.engine.door.transactions import (
@@ -189,19 +189,24 @@ def resolve(
 ) -> list[Resolved]:
     """Ask a database for the outcomes of its prepared transactions, or of one.
 
-    raises: InvalidArgument: as `database_of`, or another database decides it; InvalidTxnStatus: the
-            one is not prepared, or was decided against the database; NotAllowed, AlreadyClosed: as
-            `begin`
+    raises: InvalidArgument: as `database_of`, or another database decides it; TransactionNotFound;
+            InvalidTxnStatus: the one is not prepared, or was decided against the database;
+            NotAllowed, AlreadyClosed: as `begin`
     """
     store.check_process()
     store.need_writable()
     database = database_of(connection)
-    database.open()
     records = {other: txn.prepared for other, txn in store.ask(end.prepared).items()}
-    if txn_id is not None:
-        record = records.get(txn_id)
-        if record is None:
-            raise InvalidTxnStatus(f"transaction {txn_id} is not prepared", txn=txn_id)
+    record = None if txn_id is None else records.get(txn_id)
+    if txn_id is not None and record is None:
+        status = end.recorded(store, txn_id).status
+        raise InvalidTxnStatus(
+            f"transaction {txn_id} is {status}, not prepared",
+            hint=f"prepared ones: {command_line('txn list', '--state', 'prepared')}",
+            txn=txn_id,
+        )
+    database.open()
+    if txn_id is not None and record is not None:
         if record.database != database.identity:
             raise InvalidArgument(
                 f"{record.kind} {record.label} decides transaction {txn_id}, not {database.label}"
@@ -214,6 +219,19 @@ def resolve(
     ]
     outcomes.clean(database)
     return resolved
+
+
+def originals(store: Store, connection: object) -> list[str]:
+    """The files of a database that transactions were prepared with, if this is a copy of them.
+
+    raises: as `database_of`
+    """
+    database = database_of(connection)
+    prepared = [txn.prepared for txn in store.ask(end.prepared).values() if txn.prepared]
+    suspects = [record for record in prepared if database.is_copy_of(record.label)]
+    if suspects:
+        database.open()
+    return sorted({each.label for each in suspects if each.database == database.identity})
 
 
 @checked
@@ -320,9 +338,12 @@ class DatabaseTransaction(Transaction):
 
     def _unknown(self, what: str, error: BaseException) -> OutcomeUnknown:
         assert isinstance(self.use, TxnId)
+        database = self._database
+        address = address_of(database.kind, database.label)
+        asking = command_line("txn resolve", self.use, "--database", address)
         return OutcomeUnknown(
             f"{what}: transaction {self.use} is prepared until it is resolved: {error}",
-            hint=f"do not repeat it; {command_line('txn resolve', self.use, '--database', 'URL')}",
+            hint=f"do not repeat it; {asking}",
             txn=self.use,
         )
 

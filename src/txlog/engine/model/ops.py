@@ -271,7 +271,8 @@ class SettingSet(OfCatalog, tag="set", frozen=True):
 class ClockNoted(OfCatalog, tag="clk", frozen=True):
     """The wall clock was trusted at wall_ms, when the clock since boot showed boot_ms.
 
-    seen_*: both clocks when a wall clock far ahead was first seen in another boot
+    seen_*:    both clocks when a wall clock far ahead was first seen in another boot
+    behind_ms: the expected time at which a frame was last known to have an earlier stamp; 0: never
     """
 
     wall_ms: int
@@ -280,6 +281,7 @@ class ClockNoted(OfCatalog, tag="clk", frozen=True):
     seen_wall_ms: int = 0
     seen_boot_id: str = ""
     seen_boot_ms: int = 0
+    behind_ms: int = 0
 
 
 class TopicCreated(OfCatalog, tag="topic", frozen=True):

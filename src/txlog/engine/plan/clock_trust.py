@@ -14,7 +14,9 @@ clock and the clock since boot at the moment when the wall clock was last truste
 Until then, deletion uses the expected time: in the same boot it advances with the clock since boot,
 otherwise it stands still. Messages are stamped, ordered and delivered by the wall clock as it is;
 only in the same boot, where it is known to be wrong, delayed messages wait for the expected time. A
-slow wall clock is trusted: it deletes less.
+slow wall clock is trusted: it deletes less. But what it stamps looks too old when it is right
+again. So the mark also notes when frames were last written by a clock behind the expected time, and
+producer names are no older than that (`seen_ms`).
 Source: spec/reliability R32.
 """
 
@@ -22,13 +24,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from txlog.base.settings import HOUR_MS, UNLIMITED, Settings
+from txlog.base.settings import HOUR_MS, MINUTE_MS, UNLIMITED, Settings
 from txlog.clock import Instant
 from txlog.engine.model.ops import ClockNoted
 from txlog.engine.view import View
 
 SETTLE_MS: Final = HOUR_MS
 NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is written to
+BEHIND_MS: Final = MINUTE_MS  # a clock that is slower by less is not noted
 
 
 class ClockVerdict(NamedTuple):
@@ -88,6 +91,14 @@ def due_ms(view: View, settings: Settings, now: Instant) -> int:
     return judged.expected_ms if judged.is_set else now.wall_ms
 
 
+def seen_ms(view: View, time_ms: int) -> int:
+    """The latest time at which a frame stamped `time_ms` may have been written."""
+    clock = view.catalog.clock
+    return (
+        time_ms if clock is None or not clock.behind_ms else max(time_ms, clock.behind_ms + NOTE_MS)
+    )
+
+
 def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
     """The op with a new mark, or with the first doubt of this boot; None: nothing to record.
 
@@ -100,12 +111,16 @@ def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
     if judged.is_believed:
         if _stands(mark, now):
             return None
-        return ClockNoted(max(now.wall_ms, judged.expected_ms), now.boot_id, now.boot_ms)
+        behind_ms = 0 if mark is None else mark.behind_ms
+        if judged.ahead_ms < -BEHIND_MS:
+            behind_ms = judged.expected_ms
+        wall_ms = max(now.wall_ms, judged.expected_ms)
+        return ClockNoted(wall_ms, now.boot_id, now.boot_ms, behind_ms=behind_ms)
     if judged.is_set or (mark is not None and _ran_ms(mark, now, settings.clock_jump_max_ms) >= 0):
         return None
     at = _mark(view)
     seen = (now.wall_ms, now.boot_id, now.boot_ms)
-    return ClockNoted(at.wall_ms, at.boot_id, at.boot_ms, *seen)
+    return ClockNoted(at.wall_ms, at.boot_id, at.boot_ms, *seen, at.behind_ms)
 
 
 def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
@@ -117,13 +132,12 @@ def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
 
 
 def _stands(mark: ClockNoted | None, now: Instant) -> bool:
-    """True for a recent mark of this boot with no doubt since."""
-    return (
-        mark is not None
-        and mark.boot_id == now.boot_id
-        and not mark.seen_boot_id
-        and now.boot_ms - mark.boot_ms < NOTE_MS
-    )
+    """True for a recent mark of this boot with no doubt since, that says if the clock is behind."""
+    if mark is None or mark.boot_id != now.boot_id or mark.seen_boot_id:
+        return False
+    ran_ms = now.boot_ms - mark.boot_ms
+    is_behind = now.wall_ms - mark.wall_ms < ran_ms - BEHIND_MS
+    return ran_ms < NOTE_MS and (not is_behind or mark.behind_ms >= mark.wall_ms)
 
 
 def _mark(view: View) -> ClockNoted:

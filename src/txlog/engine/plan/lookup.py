@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from txlog.base.ids import TopicName, TxnId
-from txlog.base.suggest import NAMES_MAX, command_line, suggestion
+from txlog.base.suggest import NAMES_MAX, address_of, command_line, suggestion
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -231,9 +231,10 @@ def prepared_error(txn: Txn) -> InvalidTxnStatus:
     """The error for a call that cannot be made with a prepared transaction."""
     txn_id, prepared = TxnId(txn.coordinator, txn.sequence), txn.prepared
     where = "another database" if prepared is None else f"{prepared.kind} {prepared.label}"
+    address = "URL" if prepared is None else address_of(prepared.kind, prepared.label)
     return InvalidTxnStatus(
         f"transaction {txn_id} is prepared: a row in {where} decides whether it commits",
-        hint=f"ask the database: {command_line('txn resolve', txn_id, '--database', 'URL')}",
+        hint=f"ask the database: {command_line('txn resolve', txn_id, '--database', address)}",
         txn=txn_id,
     )
 
@@ -256,9 +257,14 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
         )
     how = {
         "conflict": "was aborted by a conflict of acknowledgements",
-        "recovery": "was aborted by the recovery of the store",
+        "recovery": "was aborted by the recovery of the store, after a failed flush or a restart",
     }.get(txn.reason or "", f"is {txn.status}")
     hint = _begin_again(txn)
     if txn.status == coordinators.COMMITTING:
         hint = f"it is decided; to see what it waits for: {command_line('txn show', txn_id)}"
-    return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)
+    error = InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)
+    if txn.reason is not None:
+        error.fields["reason"] = txn.reason
+    if error.aborted_by_recovery:
+        error.hint = "nothing of it is stored: do its work again in another transaction"
+    return error

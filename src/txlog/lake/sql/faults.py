@@ -16,7 +16,9 @@ from txlog.errors import SqlError
 
 _TABLE: Final = re.compile(r"Table with name (.+?) does not exist!")
 _ALIAS: Final = re.compile(r'Referenced table "(.+?)" not found!')
-_COLUMN: Final = re.compile(r'(?:Referenced column|column named) "(.+?)"')
+_COLUMN: Final = re.compile(
+    r'(?:Referenced column|column named|Column(?= ".+?" referenced that exists)) "(.+?)"'
+)
 _FUNCTION: Final = re.compile(r"Function with name (.+?) does not exist!")
 _CANDIDATES: Final = re.compile(r"Candidate (?:bindings|tables|Entries): ((?:\"[^\"]*\",? ?)+)")
 _MEANT: Final = re.compile(r'\s*Did you mean "(.*?)"\??')

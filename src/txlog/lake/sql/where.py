@@ -46,14 +46,14 @@ class Where:
     raises: SqlError, before anything is read
     """
 
-    __slots__ = ("_condition", "_queries", "_session", "_tolerant", "_typed", "undecided")
+    __slots__ = ("_condition", "_queries", "_sessions", "_typed", "undecided")
 
     def __init__(self, condition: str, topics: Sequence[str], typed: RecordColumns) -> None:
         self._condition = condition
         self._typed = typed
         self.undecided = 0
         self._queries: dict[tuple[str, int, tuple[bool, str]], str] = {}
-        self._session, self._tolerant = _session(macros.MACROS), _session(macros.TOLERANT)
+        self._sessions: dict[bool, duck.Session] = {}  # by whether they are tolerant
         for name in topics:
             topic = TopicName.parse(name, allow_partition=True).topic.short
             records = typed.of(topic)
@@ -115,7 +115,10 @@ class Where:
     ) -> pa.Table:
         """row_at and meets, the answer of the condition, for each row."""
         is_tolerant, function = way
-        session = self._tolerant if is_tolerant else self._session
+        if is_tolerant not in self._sessions:  # few conditions need both: a session costs 30 ms
+            statements = macros.TOLERANT if is_tolerant else macros.MACROS
+            self._sessions[is_tolerant] = _session(statements)
+        session = self._sessions[is_tolerant]
         session.register("received", numbered)
         key = (topic, 0 if records is None else records.version, way)
         if key not in self._queries:

@@ -2,7 +2,8 @@
 
 The first partition of a topic keeps the epoch of a name; each partition keeps the last sequence
 that the name sent there. A name is forgotten after being idle for dedup_idle_ms; a partition with
-more than dedup_producers_max names forgets the name idle for longest.
+more than dedup_producers_max names forgets the name idle for longest. After a wall clock that was
+set back, names count as used until then: their stamps look too old when it is right again.
 
 At most one exclusive producer writes to a topic. The seat of a topic has an epoch that only rises,
 odd while it is taken and even while it is free. It is stored as the epoch of a named producer,
@@ -32,7 +33,7 @@ from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
-from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.plan.clock_trust import seen_ms, trusted
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, ProducerBusy, ProducerFenced
 
@@ -177,7 +178,7 @@ def last_sent(draft: Draft, now: Instant, number: int, name: str) -> ProducerSta
     sent = draft.view.topic(number).producers.get(name)
     if sent is None or (number, name) in draft.forgotten:
         return None
-    since_ms = sent.time_ms + draft.settings.dedup_idle_ms
+    since_ms = seen_ms(draft.view, sent.time_ms) + draft.settings.dedup_idle_ms
     if since_ms < now.wall_ms and since_ms < trusted(draft.view, draft.settings, now).wall_ms:
         _forget(draft, number, [name])
         return None
@@ -196,8 +197,13 @@ def make_room(draft: Draft, number: int, name: str) -> None:
     if surplus > 0:
         busy = {op.producer for op in draft.ops if isinstance(op, Appended)}
         others = (other for other in producers if other != SEAT and other not in busy)
-        oldest = nsmallest(surplus, others, key=lambda other: producers[other].time_ms)
+        oldest = nsmallest(surplus, others, key=lambda other: _last_use(draft, producers[other]))
         _forget(draft, number, oldest)
+
+
+def _last_use(draft: Draft, sent: ProducerState) -> tuple[int, int, int]:
+    """Orders names by their last use; by place where a slow clock stamped them."""
+    return seen_ms(draft.view, sent.time_ms), sent.ledger, sent.entry
 
 
 def _forget(draft: Draft, number: int, names: list[str]) -> None:

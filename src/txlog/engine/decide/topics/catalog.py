@@ -426,7 +426,11 @@ def current(settings: Settings, name: str) -> Value:
 def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[ClockVerdict]:
     """Decide that the wall clock is right; durable; answers the verdict on it before this."""
     judged = judge(view, settings, now)
-    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)
+    mark = view.catalog.clock
+    # a mark that was wrong, and too far ahead, must not keep producer names for ever
+    behind_ms = 0 if mark is None else min(mark.behind_ms, now.wall_ms)
+    noted = ClockNoted(now.wall_ms, now.boot_id, now.boot_ms, behind_ms=behind_ms)
+    return Decision([noted], None, True, judged)
 
 
 # --- schemas --------------------------------------------------------------------------------------
