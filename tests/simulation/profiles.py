@@ -55,6 +55,29 @@ SPACE_WEIGHTS: Final = {
     "sleep": 2.0,
     "verify": 2.0,
 }
+SIDECAR_WEIGHTS: Final = {
+    "transfer": 14.0,
+    "leave_open": 3.0,
+    "send_many": 2.0,
+    "checkpoint": 8.0,
+    "compact": 8.0,
+    "trim": 8.0,
+    "together": 4.0,
+    "read": 3.0,
+    "follow": 2.0,
+    "reopen": 1.0,
+    "verify": 2.0,
+}
+THREAD_WEIGHTS: Final = {
+    "together": 16.0,
+    "pipeline": 6.0,
+    "leave_open": 3.0,
+    "send": 3.0,
+    "read": 2.0,
+    "sleep": 2.0,
+    "checkpoint": 1.0,
+}
+THREADS_OF: Final = {"send": 8.0, "transfer": 4.0, "pipeline": 2.0, "read": 2.0, "keyed": 2.0}
 
 TRANSACTION_WEIGHTS: Final = {
     "pipeline": 14.0,
@@ -170,6 +193,50 @@ def _transactions(random: Random, scenario: Scenario) -> None:
     scenario.faults = _placed(random, _TRANSACTION_FAULTS)
 
 
+def _sidecars(random: Random, scenario: Scenario) -> None:
+    """Files of transactions are sealed and compacted while others trim their topics."""
+    scenario.settings |= {
+        "ledger_entries_max": 3,
+        "sidecar_garbage_ratio": 0.01,
+        "checkpoint_frames": random.choice((8, 30, 100_000)),
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+        "reader_grace_ms": random.choice((0, 600_000)),
+        "max_message_bytes": 10_000,
+    }
+    del scenario.topics[2:]
+    for topic in scenario.topics:
+        topic.is_typed, topic.partitions = False, 1
+    _plan(random, scenario, SIDECAR_WEIGHTS)
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        operation["flushes"] = random.random() < 0.7
+        operation["force"] = random.random() < 0.7
+        operation["at_once"] = False
+    scenario.faults = _placed(random, _SIDECAR_FAULTS)
+
+
+def _threads(random: Random, scenario: Scenario) -> None:
+    """Threads of one client share flushes, which take long and fail, and its commits in flight."""
+    scenario.settings |= {
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+        "checkpoint_frames": random.choice((30, 100_000)),
+        "coordinators": random.choice((1, 2)),
+        "max_message_bytes": 10_000,
+    }
+    for topic in scenario.topics:
+        topic.is_typed = False
+    _plan(random, scenario, THREAD_WEIGHTS, most=16)
+    del scenario.processes[2:]
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        if operation["op"] == "together":
+            operation["of"] = [
+                operation_of(random, THREADS_OF, scenario.topics)
+                for _ in range(random.randint(3, 5))
+            ]
+            for each in operation["of"]:
+                each["queued"] = False
+    scenario.faults = _placed(random, (_at_shared_flush, _at_shared_flush, _at_slow_call))
+
+
 def _databases(random: Random, scenario: Scenario) -> None:
     """Transactions that commit together with a database; processes die between the two commits."""
     scenario.settings |= {
@@ -189,12 +256,14 @@ PROFILES: Final[dict[str, Profile | None]] = {
     "space": _space,
     "transactions": _transactions,
     "databases": _databases,
+    "sidecars": _sidecars,
+    "threads": _threads,
     **consumer_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
-    *("functions", "databases"),
+    *("functions", "databases", "readers", "sidecars", "threads", "rest"),
 )
 
 
@@ -302,6 +371,19 @@ def _at_failed_flush(random: Random) -> dict[str, Any]:
     """A flush fails, and what it should have written is lost with the power."""
     fault = {"kind": "EIO", "on": ["datasync", "journal/"], "nth": random.randint(1, 40)}
     return fault | {"then": _soon(random)}
+
+
+def _at_shared_flush(random: Random) -> dict[str, Any]:
+    """A flush takes long, others of its process wait for the next one, and that fails.
+
+    Then the power may fail before anything else is flushed.
+    """
+    flush = ["datasync", "journal/"]
+    cut = {"kind": "power_cut", "answers": random.randint(1, 2)}
+    failure = {"kind": "EIO", "on": flush, "nth": 1, "same": True}
+    failure["then"] = random.choice(([], [cut], [cut]))
+    fault = {"kind": "slow", "on": flush, "nth": random.randint(1, 40)}
+    return fault | {"seconds": random.choice((0.001, 0.05)), "then": [failure]}
 
 
 _JOURNAL_FAULTS: Final = (
@@ -426,6 +508,21 @@ def _at_bucket(random: Random) -> dict[str, Any]:
     return {"kind": "EIO", "on": [op, ""], "nth": random.randint(1, 4)}
 
 
+def _at_sidecar(random: Random) -> dict[str, Any]:
+    """A process stops after a file of transactions has its name, before a frame names the file."""
+    stop = {"kind": "stop", "own": random.randint(1, 12), "seconds": random.choice((0.5, 5))}
+    on = ["link", "_txnlog"]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 12), "then": [stop]}
+
+
+_SIDECAR_FAULTS: Final = (
+    _at_sidecar,
+    _at_sidecar,
+    _at_sidecar,
+    _at_publishing,
+    _at_checkpoint,
+    _at_removal,
+)
 _SPACE_FAULTS: Final = (
     _at_move,
     _at_move,
