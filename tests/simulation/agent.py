@@ -28,7 +28,7 @@ from tests.simulation.upkeep import Upkeep
 from tests.simulation.watching import Watching
 from tests.simulation.working import Working
 from txlog import Client, Message
-from txlog.base.ranges import END
+from txlog.base.ranges import END, Bound
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
@@ -687,10 +687,10 @@ class Agent(Upkeep, Watching, Claims, Working, Together, Returning):
     # --- upkeep ------------------------------------------------------------------------------
 
     def trim(self, op: dict[str, Any]) -> None:
-        topic = op["topic"]
+        topic, to = op["topic"], Bound("skip", op["skip"]) if op.get("skip") else END
         self._call(
             "trim",
-            lambda: self.client.admin.trim(topic, END, force_unacked=op["force"]),
+            lambda: self.client.admin.trim(topic, to, force_unacked=op["force"]),
             nothing,
             topic=topic,
         )

@@ -68,16 +68,6 @@ SIDECAR_WEIGHTS: Final = {
     "reopen": 1.0,
     "verify": 2.0,
 }
-THREAD_WEIGHTS: Final = {
-    "together": 16.0,
-    "pipeline": 6.0,
-    "leave_open": 3.0,
-    "send": 3.0,
-    "read": 2.0,
-    "sleep": 2.0,
-    "checkpoint": 1.0,
-}
-THREADS_OF: Final = {"send": 8.0, "transfer": 4.0, "pipeline": 2.0, "read": 2.0, "keyed": 2.0}
 
 TRANSACTION_WEIGHTS: Final = {
     "pipeline": 14.0,
@@ -209,32 +199,10 @@ def _sidecars(random: Random, scenario: Scenario) -> None:
     _plan(random, scenario, SIDECAR_WEIGHTS)
     for operation in [each for plan in scenario.processes for each in plan.operations]:
         operation["flushes"] = random.random() < 0.7
-        operation["force"] = random.random() < 0.7
+        operation["force"] = random.random() < 0.8
+        operation["skip"] = random.choice((0, 0, 1, 3, 6))  # of the messages that are left
         operation["at_once"] = False
     scenario.faults = _placed(random, _SIDECAR_FAULTS)
-
-
-def _threads(random: Random, scenario: Scenario) -> None:
-    """Threads of one client share flushes, which take long and fail, and its commits in flight."""
-    scenario.settings |= {
-        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
-        "checkpoint_frames": random.choice((30, 100_000)),
-        "coordinators": random.choice((1, 2)),
-        "max_message_bytes": 10_000,
-    }
-    for topic in scenario.topics:
-        topic.is_typed = False
-    _plan(random, scenario, THREAD_WEIGHTS, most=16)
-    del scenario.processes[2:]
-    for operation in [each for plan in scenario.processes for each in plan.operations]:
-        if operation["op"] == "together":
-            operation["of"] = [
-                operation_of(random, THREADS_OF, scenario.topics)
-                for _ in range(random.randint(3, 5))
-            ]
-            for each in operation["of"]:
-                each["queued"] = False
-    scenario.faults = _placed(random, (_at_shared_flush, _at_shared_flush, _at_slow_call))
 
 
 def _databases(random: Random, scenario: Scenario) -> None:
@@ -257,13 +225,12 @@ PROFILES: Final[dict[str, Profile | None]] = {
     "transactions": _transactions,
     "databases": _databases,
     "sidecars": _sidecars,
-    "threads": _threads,
     **consumer_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
-    *("functions", "databases", "readers", "sidecars", "threads", "rest"),
+    *("functions", "databases", "readers", "sidecars", "rest"),
 )
 
 
@@ -371,19 +338,6 @@ def _at_failed_flush(random: Random) -> dict[str, Any]:
     """A flush fails, and what it should have written is lost with the power."""
     fault = {"kind": "EIO", "on": ["datasync", "journal/"], "nth": random.randint(1, 40)}
     return fault | {"then": _soon(random)}
-
-
-def _at_shared_flush(random: Random) -> dict[str, Any]:
-    """A flush takes long, others of its process wait for the next one, and that fails.
-
-    Then the power may fail before anything else is flushed.
-    """
-    flush = ["datasync", "journal/"]
-    cut = {"kind": "power_cut", "answers": random.randint(1, 2)}
-    failure = {"kind": "EIO", "on": flush, "nth": 1, "same": True}
-    failure["then"] = random.choice(([], [cut], [cut]))
-    fault = {"kind": "slow", "on": flush, "nth": random.randint(1, 40)}
-    return fault | {"seconds": random.choice((0.001, 0.05)), "then": [failure]}
 
 
 _JOURNAL_FAULTS: Final = (
