@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from random import Random
 from typing import Any
 
 from tests.simulation.agent import Agent
@@ -163,8 +162,6 @@ class ClientAgent(Agent):
         assert isinstance(loop, SimulatedLoop)
         servers = [plan.name for plan in self.scenario.processes if plan.kind == "server"]
         self.client_of = PulsarClient(loop, [(name, PORT) for name in servers], VERSION)
-        kind = Random(f"{self.scenario.seed} {self.process.name} client")
-        self.client_of.numbers_anew = kind.random() < 0.5
         self.groups: dict[tuple[str, str], Group] = {}
         self.outgoing: dict[tuple[str, int, str, str | None], ClientProducer] = {}
         self.receipts: list[asyncio.Task[None]] = []

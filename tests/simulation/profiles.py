@@ -68,6 +68,7 @@ SIDECAR_WEIGHTS: Final = {
     "reopen": 1.0,
     "verify": 2.0,
 }
+TRIMMING_WEIGHTS: Final = {"trim": 8.0, "transfer": 8.0, "send_many": 2.0, "sleep": 8.0}
 
 TRANSACTION_WEIGHTS: Final = {
     "pipeline": 14.0,
@@ -197,11 +198,17 @@ def _sidecars(random: Random, scenario: Scenario) -> None:
     for topic in scenario.topics:
         topic.is_typed, topic.partitions = False, 1
     _plan(random, scenario, SIDECAR_WEIGHTS)
+    trimming = ProcessPlan(  # it waits for no maintenance before it trims
+        "trimming", [operation_of(random, TRIMMING_WEIGHTS, scenario.topics) for _ in range(40)]
+    )
+    scenario.processes = [*scenario.processes[:2], trimming]
     for operation in [each for plan in scenario.processes for each in plan.operations]:
         operation["flushes"] = random.random() < 0.7
         operation["force"] = random.random() < 0.8
         operation["skip"] = random.choice((0, 0, 1, 3, 6))  # of the messages that are left
         operation["at_once"] = False
+        if operation["op"] == "sleep":
+            operation["seconds"] = random.choice((0.001, 0.01, 0.5))
     scenario.faults = _placed(random, _SIDECAR_FAULTS)
 
 
@@ -464,9 +471,9 @@ def _at_bucket(random: Random) -> dict[str, Any]:
 
 def _at_sidecar(random: Random) -> dict[str, Any]:
     """A process stops after a file of transactions has its name, before a frame names the file."""
-    stop = {"kind": "stop", "own": random.randint(1, 12), "seconds": random.choice((0.5, 5))}
-    on = ["link", "_txnlog"]
-    return {"kind": "nothing", "on": on, "nth": random.randint(1, 12), "then": [stop]}
+    stop = {"kind": "stop", "own": random.randint(1, 8), "seconds": random.choice((0.5, 5))}
+    on = ["link", "_txnlog/ledger-"]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 8), "then": [stop]}
 
 
 _SIDECAR_FAULTS: Final = (
