@@ -38,6 +38,14 @@ BROKEN: dict[str, str] = {
         send m3 -> 1:2
         read reader=r start=earliest -> 1:2/m3
         final_read -> 1:0/m1 1:1/m2 1:2/m3""",
+    "lost-message, skipped by a reader that a trim overtook": """
+        send m1 -> 1:0
+        read reader=r -> 1:0/m1
+        send m2 -> 1:1
+        send m3 -> 1:2
+        p2/read -> 1:0/m1 1:1/m2 1:2/m3
+        trim before=1:2
+        read reader=r -> 1:2/m3""",
     "lost-message, behind a gap": """
         send m1 ?
         send m2 -> 1:1
@@ -110,6 +118,14 @@ BROKEN: dict[str, str] = {
         send u.0/m2 txn=A
         commit txn=A
         final_read -> 1:0:1/m1 u.0/""",
+    "torn-transaction, in two rounds of a reader": """
+        begin -> A
+        send m1 txn=A
+        send u.0/m2 txn=A
+        commit txn=A
+        * round reader=r topics={"u":["m2"]}
+        * round reader=r topics={"t":["m1"]}
+        final_read -> 1:0:1/m1 u.0/2:0:1/m2""",
     "torn-transaction, after an unknown commit": """
         begin -> A
         send m1 txn=A

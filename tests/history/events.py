@@ -78,6 +78,8 @@ op, with its args -> its answer:
                      what a continuing reader returned since its last read, up to one moment. A
                      covered partition without messages has an empty list. `partial`: there may
                      be more than it returned.
+    round            reader, topics: {topic: [value, …]}   (an `event`: a reader of several topics
+                     has come to the end of a round, in which it showed these)
   faults, of type `event`, or a call if they take time
     kill             (process) its open calls are unknown; without a process, the server of all
     power_cut        survivors?; every other process dies; what was not flushed may be lost

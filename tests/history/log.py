@@ -30,6 +30,7 @@ def check_log(history: History) -> Iterator[Finding]:
     yield from misplaced(history)
     yield from decided_twice(history)
     yield from order_in_transactions(history)
+    yield from torn_rounds(history)
     torn = yield from torn_transactions(history)
     yield from lost(history, torn)
 
@@ -185,6 +186,23 @@ def values(history: History, shown: Round) -> dict[str, set[str]]:
         rows = history.rows[topic, partition]
         seen[topic].update(rows[at].value for at in places)
     return seen
+
+
+def torn_rounds(history: History) -> Iterator[Finding]:
+    """Transactions of which a reader showed one part in a round and another part in a later one."""
+    first: dict[tuple[str, str], Call] = {}
+    for call in history.by_op["round"]:
+        rows = [(topic, value) for topic, each in call.args["topics"].items() for value in each]
+        for topic, value in rows:
+            sends = history.sends.get((topic, value), ())
+            if len(sends) != 1 or sends[0].args.get("txn") is None:
+                continue
+            name = str(sends[0].args["txn"])
+            before = first.setdefault((call.args["reader"], name), call)
+            if before is not call:
+                text = f"{before} shows a part of transaction {name}, and {call} shows {value!r}"
+                yield Finding("torn-transaction", text, [before.start, call.start])
+                first[call.args["reader"], name] = call
 
 
 def torn_transactions(history: History) -> Generator[Finding, None, set[str]]:

@@ -47,6 +47,7 @@ class Order:
         self.back: list[tuple[Round, Row]] = []
         self._seen: dict[tuple[str, Partition], Position] = {}
         self._tangled = tangled(history.rounds)
+        self._renewed = {call.args["topic"] for call in history.by_op["delete_topic"]}
         self._logs: dict[Partition, list[Row]] = {}
         self._positions: dict[Partition, list[Position]] = {}
         self._add_logs()
@@ -122,7 +123,11 @@ class Order:
             begin, end = bisect_right(keys, before), bisect_right(keys, places[-1])
             if end - begin > len(places):
                 present = set(places)
-                self._note_skipped(shown, [r for r in log[begin:end] if r.position not in present])
+                skipped = [r for r in log[begin:end] if r.position not in present]
+                if before and where[0] not in self._renewed:  # no trim lets a reader jump
+                    self.skipped += [(shown, row) for row in skipped if row.gone >= 0]
+                else:
+                    self._note_skipped(shown, skipped)
         if places:
             before = max(before or (), places[-1])
         if before is None:

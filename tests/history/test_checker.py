@@ -50,6 +50,26 @@ CORRECT: dict[str, str] = {
         * p/kill
         p2/send m2 -> 1:1
         final_read -> 1:0/m1 1:1/m2""",
+    "a reader that comes to transactions in two rounds": """
+        begin -> A
+        send m1 txn=A
+        send u.0/m2 txn=A
+        commit txn=A
+        begin -> B
+        send m3 txn=B
+        commit txn=B
+        * round reader=r topics={"t":["m1"],"u":["m2"]}
+        * round reader=q topics={"t":["m1","m3"],"u":["m2"]}
+        * round reader=r topics={"t":["m3"]}
+        final_read -> 1:0:1/m1 1:1:1/m3 u.0/2:0:1/m2""",
+    "a reader that was overtaken begins again": """
+        send m1 -> 1:0
+        read reader=r -> 1:0/m1
+        send m2 -> 1:1
+        send m3 -> 1:2
+        trim before=1:2
+        read reader=r ! MessageNotFound
+        read reader=r2 -> 1:2/m3""",
     "an unknown commit, done": """
         begin -> A
         send m1 txn=A

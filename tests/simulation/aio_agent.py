@@ -26,7 +26,7 @@ CLOSING_ROUNDS = 3
 
 
 @types.coroutine
-def _watched(
+def watched(
     work: Coroutine[Any, Any, None], on_wait: Callable[[], object]
 ) -> Generator[Any, Any, None]:
     """Run a coroutine, and call a function each time it waits."""
@@ -116,7 +116,7 @@ class AioAgent(Agent):
         for number, call in enumerate(group["calls"]):
             work = self._one(call)
             if number == cancel.get("call"):
-                work = _watched(work, on_wait)
+                work = watched(work, on_wait)
             tasks.append(asyncio.ensure_future(work))
         for task in tasks:
             try:

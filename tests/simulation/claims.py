@@ -3,7 +3,7 @@
 claim           open a producer, under a name that all processes use or with exclusive access
 send_claimed    send by it; another process may have opened the name or fenced it since
 send_numbers    send messages of a named producer in another order than that of their numbers, some
-                of them twice
+                of them twice; perhaps in a transaction, which keeps numbers of its own
 """
 
 from __future__ import annotations
@@ -65,8 +65,15 @@ class Claims:
         self.memory.sequences[at] = first + max(op["numbers"]) + 1
         values = {number: self._value() for number in sorted({*op["numbers"]})}
         producer = self._producer(topic, name)
+        txn = self._begin({}) if op.get("inside") else None
+        inside = {} if txn is None else {"txn": str(txn.id)}
         for number in op["numbers"]:
             facts: dict[str, Any] = {"topic": topic, "value": values[number], "producer": name}
-            facts |= {"sequence": first + number, "session": f"{name}.{values[number]}"}
-            send = partial(producer.send, values[number], sequence_id=first + number, partition=0)
-            self._call("send", send, sent, **facts)
+            facts |= {"sequence": first + number, "session": f"{name}.{values[number]}", **inside}
+            options = {"sequence_id": first + number, "partition": 0, "txn": txn}
+            send = partial(producer.send, values[number], **options)
+            self._call("send", send, sent if txn is None else nothing, **facts)
+            if txn is not None:  # each has a frame
+                txn.flush()
+        if txn is not None:
+            self._end(txn, inside["txn"], "commit", {})

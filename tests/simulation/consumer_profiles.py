@@ -92,6 +92,18 @@ HOLDING_WEIGHTS: Final = {  # what holds a watermark back for long
     "send_delayed": 2.0,
     "seek": 0.3,
 }
+READER_WEIGHTS: Final = {
+    "follow_in_parts": 14.0,
+    "follow_rounds": 8.0,
+    "transfer": 10.0,
+    "send_many": 4.0,
+    "send_numbers": 5.0,
+    "checkpoint": 5.0,
+    "trim": 4.0,
+    "read": 3.0,
+    "sleep": 2.0,
+    "reopen": 0.5,
+}
 FUNCTION_WEIGHTS: Final = {
     "disturbed_function": 12.0,
     "feed": 14.0,
@@ -228,6 +240,40 @@ def _senders(random: Random, scenario: Scenario) -> None:
     ]
 
 
+def _readers(random: Random, scenario: Scenario) -> None:
+    """Readers stop inside transactions, and lag behind writers and trims."""
+    scenario.settings |= {
+        "ledger_entries_max": random.choice((3, 8)),
+        "checkpoint_frames": random.choice((8, 30, 1000)),
+    }
+    scenario.topics = [_topic(random, "a", random.randint(1, 2)), _topic(random, "b", 1)]
+    scenario.processes = [
+        _process(random, scenario, name, READER_WEIGHTS | favourites)
+        for name, favourites in (
+            ("p1", {"follow_rounds": 40.0}),
+            ("p2", {"transfer": 40.0}),
+            ("p3", {"follow_in_parts": 30.0}),
+        )
+    ]
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        if operation["op"] == "transfer":
+            operation |= {"take": 0, "flushes": random.random() < 0.3, "rest_s": 0}
+            operation["to"] = [[name, None] for name in random.choices("ab", k=4)]
+        elif operation["op"] == "trim":
+            operation["force"] = True
+        elif operation["op"] == "send_numbers":
+            operation |= {"topic": "a", "numbers": [*random.choice(NUMBERS)], "inside": True}
+    scenario.faults = [_of_senders(random) for _ in range(random.choice((0, 0, 1, 2)))]
+
+
+def _rest(random: Random, scenario: Scenario) -> None:
+    """Little happens, so that what waits and looks in the end, see RestAgent, takes most time."""
+    scenario.topics = [_topic(random, "a", 1)]
+    scenario.processes = [_process(random, scenario, "p1", SEND_WEIGHTS)]
+    del scenario.processes[0].operations[4:]
+    scenario.faults = []
+
+
 def _of_senders(random: Random) -> dict[str, Any]:
     """A producer dies or stops, or the power fails, right after an answer."""
     kind = random.choice(("kill", "stop", "power_cut", "power_cut"))
@@ -317,6 +363,8 @@ PROFILES: Final[dict[str, Callable[[Random, Scenario], None]]] = {
     "delays": _delays,
     "watermarks": _watermarks,
     "senders": _senders,
+    "readers": _readers,
+    "rest": _rest,
     "functions": _functions,
 }
 

@@ -55,6 +55,20 @@ SPACE_WEIGHTS: Final = {
     "sleep": 2.0,
     "verify": 2.0,
 }
+SIDECAR_WEIGHTS: Final = {
+    "transfer": 14.0,
+    "leave_open": 3.0,
+    "send_many": 2.0,
+    "checkpoint": 8.0,
+    "compact": 8.0,
+    "trim": 8.0,
+    "together": 4.0,
+    "read": 3.0,
+    "follow": 2.0,
+    "reopen": 1.0,
+    "verify": 2.0,
+}
+TRIMMING_WEIGHTS: Final = {"trim": 8.0, "transfer": 8.0, "send_many": 2.0, "sleep": 8.0}
 
 TRANSACTION_WEIGHTS: Final = {
     "pipeline": 14.0,
@@ -170,6 +184,34 @@ def _transactions(random: Random, scenario: Scenario) -> None:
     scenario.faults = _placed(random, _TRANSACTION_FAULTS)
 
 
+def _sidecars(random: Random, scenario: Scenario) -> None:
+    """Files of transactions are sealed and compacted while others trim their topics."""
+    scenario.settings |= {
+        "ledger_entries_max": 3,
+        "sidecar_garbage_ratio": 0.01,
+        "checkpoint_frames": random.choice((8, 30, 100_000)),
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+        "reader_grace_ms": random.choice((0, 600_000)),
+        "max_message_bytes": 10_000,
+    }
+    del scenario.topics[2:]
+    for topic in scenario.topics:
+        topic.is_typed, topic.partitions = False, 1
+    _plan(random, scenario, SIDECAR_WEIGHTS)
+    trimming = ProcessPlan(  # it waits for no maintenance before it trims
+        "trimming", [operation_of(random, TRIMMING_WEIGHTS, scenario.topics) for _ in range(40)]
+    )
+    scenario.processes = [*scenario.processes[:2], trimming]
+    for operation in [each for plan in scenario.processes for each in plan.operations]:
+        operation["flushes"] = random.random() < 0.7
+        operation["force"] = random.random() < 0.8
+        operation["skip"] = random.choice((0, 0, 1, 3, 6))  # of the messages that are left
+        operation["at_once"] = False
+        if operation["op"] == "sleep":
+            operation["seconds"] = random.choice((0.001, 0.01, 0.5))
+    scenario.faults = _placed(random, _SIDECAR_FAULTS)
+
+
 def _databases(random: Random, scenario: Scenario) -> None:
     """Transactions that commit together with a database; processes die between the two commits."""
     scenario.settings |= {
@@ -189,12 +231,13 @@ PROFILES: Final[dict[str, Profile | None]] = {
     "space": _space,
     "transactions": _transactions,
     "databases": _databases,
+    "sidecars": _sidecars,
     **consumer_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
-    *("functions", "databases"),
+    *("functions", "databases", "readers", "sidecars", "rest"),
 )
 
 
@@ -426,6 +469,21 @@ def _at_bucket(random: Random) -> dict[str, Any]:
     return {"kind": "EIO", "on": [op, ""], "nth": random.randint(1, 4)}
 
 
+def _at_sidecar(random: Random) -> dict[str, Any]:
+    """A process stops after a file of transactions has its name, before a frame names the file."""
+    stop = {"kind": "stop", "own": random.randint(1, 8), "seconds": random.choice((0.5, 5))}
+    on = ["link", "_txnlog/ledger-"]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 8), "then": [stop]}
+
+
+_SIDECAR_FAULTS: Final = (
+    _at_sidecar,
+    _at_sidecar,
+    _at_sidecar,
+    _at_publishing,
+    _at_checkpoint,
+    _at_removal,
+)
 _SPACE_FAULTS: Final = (
     _at_move,
     _at_move,

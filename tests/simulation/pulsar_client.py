@@ -158,7 +158,10 @@ class PulsarClient:
     """A client: one connection at a time, to one of some servers.
 
     on_consumer_lost: called when the connection of a consumer is gone
+    numbers_anew: as C++'s: a producer that has no receipt yet numbers from the server's answer on
     """
+
+    numbers_anew = False
 
     def __init__(self, loop: SimulatedLoop, addresses: list[tuple[str, int]], version: str) -> None:
         self.loop, self.addresses, self.version = loop, addresses, version
@@ -342,7 +345,7 @@ class ClientProducer:
         self.next_sequence: int | None = None
         self.pending: deque[PendingSend] = deque()
         self.batch: list[tuple[Message, Any]] = []
-        self.is_over, self.looks_up = False, True
+        self.is_over, self.looks_up, self.has_receipt = False, True, False
         client.producers[self.number] = self
         self._timer: asyncio.TimerHandle | None = None
 
@@ -368,7 +371,8 @@ class ClientProducer:
         if self.connection is not connection or connection.is_lost:
             raise Lost("the connection broke")
         self.name = answer.producer_name
-        if self.next_sequence is None:
+        is_new = not (self.has_receipt or self.is_own_name) and self.client.numbers_anew
+        if self.next_sequence is None or is_new:
             self.next_sequence = answer.last_sequence_id + 1
         self.is_ready = True
         for send in self.pending:
@@ -464,6 +468,7 @@ class ClientProducer:
                 self.connection.close()  # a receipt is missing: everything is sent again
             return
         self.pending.popleft()
+        self.has_receipt = True
         ledger, entry = body.message_id.ledgerId, body.message_id.entryId
         if ledger >= 1 << 63 or send.txn is not None:
             send.end(None, lambda at: None)

@@ -49,7 +49,7 @@ from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
 from txlog.engine.store.identity import make_store
-from txlog.errors import TopicNotFound, TxlogError
+from txlog.errors import Corruption, TopicNotFound, TxlogError
 
 KINDS: dict[str, type[Agent]] = {
     "agent": Agent,
@@ -174,6 +174,8 @@ class Run:
             self.scheduler.now_ns += AFTERWARDS_S * SECOND
             self.recorder.event("recovered")
             self._phase("checker", self._look_over)
+        if not self.findings:
+            self._phase("damage", self._check_damage)
 
     def _wake(self) -> None:
         """Start servers again, and clients that receive what is left and wait for more."""
@@ -297,6 +299,23 @@ class Run:
             call = recorder.invoke(process.name, "final_read", topics=names)
             recorder.ok(call, topics=snapshot(client, names))
         need_sound(verify_disk(SharedDisk(process, read_only=True), SystemClock(), deep=True))
+
+    def _check_damage(self, process: SimulatedProcess) -> None:
+        """Damage the newest frame, which was flushed: the next writer must say so, not cut it."""
+        with open_on(SharedDisk(process), SystemClock()) as client:
+            client.create_topic("flushed")
+        disk = SharedDisk(process)
+        path = max(f"journal/{name}" for name in disk.listdir("journal") if "journal" in name)
+        data = bytearray(disk.read(path))
+        data[len(data.rstrip(b"\0")) - 5] ^= 0x40
+        disk.damage(path, bytes(data))
+        try:
+            with open_on(SharedDisk(process), SystemClock()) as client:
+                client.create_topic("later")
+        except Corruption:
+            return
+        text = f"{path} was damaged in its last frame, and a writer went on"
+        self.findings.append(Finding("silent-damage", f"silent-damage: {text}"))
 
     def _drain(
         self, client: Any, process: SimulatedProcess, topic: TopicPlan, subscription: str

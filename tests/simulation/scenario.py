@@ -322,6 +322,11 @@ def operation_of(
     elif name == "watch":
         operation["take"] = random.randint(1, 5)
         operation["goes_back"] = random.random() < 0.4
+    elif name == "follow_in_parts":
+        operation |= {"op": "follow", "most": random.randint(1, 3)}
+    elif name == "follow_rounds":
+        operation["most"] = random.randint(1, 2)
+        operation["rest_s"] = random.choice((0.0002, 0.001, 0.005))
     elif name == "gc":
         operation["keep_ms"] = random.choice((0, 0, 600_000))
     elif name == "put":

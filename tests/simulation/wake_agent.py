@@ -2,7 +2,7 @@
 
 It runs when all other processes have ended and no fault happens any more. First it receives what
 they left behind. Then somebody sends a message, and a waiting consumer of each subscription must
-get it, also after the consumer that had it has hung up.
+get it, also after the consumer that had it has hung up. At last a producer numbers anew.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 from random import Random
 from typing import Any
 
-from tests.simulation.agent import Agent
-from tests.simulation.client_agent import ClientAgent, Group
+from tests.simulation.agent import Agent, snapshot
+from tests.simulation.client_agent import ClientAgent, Group, topic_url, url_of
 from tests.simulation.client_moves import close_part
 from tests.simulation.loop import run_in_loop
 from tests.simulation.machine import SharedDisk
-from tests.simulation.pulsar_client import Lost, Received, Refused
+from tests.simulation.pulsar_client import ClientProducer, Lost, Received, Refused
 from tests.simulation.scenario import MESSAGE_KEYS
 from txlog.client.aio.client import opening
 from txlog.client.open import open_on
@@ -25,10 +25,15 @@ from txlog.clock import SystemClock
 QUIET_S = 70.0  # longer than the time-outs of transactions
 SOON_S = 10.0
 ROUNDS = 6
+ANEW = "anew"
 
 
 class NotWoken(Exception):
     """A waiting consumer did not get a message."""
+
+
+class NotStored(Exception):
+    """A message has a receipt, and is not in its topic once."""
 
 
 class WakeAgent(Agent):
@@ -50,8 +55,28 @@ class WakeAgent(Agent):
         await self._drain()
         for _ in range(ROUNDS):
             await self._round()
+        await self._number_anew()
         for client in self.clients:
             client.client_of.close()
+
+    async def _number_anew(self) -> None:
+        """A producer without a receipt loses its connection, and numbers its next message anew."""
+        client, process = self.clients[1].client_of, self.process
+        pause_s = Random(f"{self.scenario.seed} anew").choice((0, 0.00005, 0.0002))
+        client.numbers_anew = True
+        async with opening(lambda: open_on(SharedDisk(process), SystemClock())) as directory:
+            await directory.run(lambda each: each.create_topic(ANEW))
+            count = await client.partitions(topic_url(ANEW))
+            producer = ClientProducer(client, url_of(ANEW, 0, count), 0, None, "none")
+            await producer.open()
+            sends = [producer.send(value, None, None, None) for value in "ab"]
+            await asyncio.sleep(pause_s)
+            (await client.connection()).close()
+            await asyncio.sleep(SOON_S)
+            await asyncio.gather(*sends, producer.send("c", None, None, None))
+            values = await directory.run(lambda each: snapshot(each, [ANEW])[ANEW]["0"])
+        if [value for _, value in values] != ["a", "b", "c"]:
+            raise NotStored(f"a, b and c have receipts, and {values} are stored")
 
     async def _attach(self, topic: str, subscription: str) -> None:
         """One consumer, or two if the subscription allows them."""
