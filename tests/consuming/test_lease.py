@@ -276,6 +276,31 @@ def test_a_stale_cumulative_acknowledgement_loses_nothing(bench: Bench) -> None:
         assert (answer.acked, answer.stale) == (2, 0)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("is_message", [False, True])
+def test_a_stale_acknowledgement_of_a_whole_marker_loses_nothing(
+    bench: Bench, ahead: bool, is_message: bool
+) -> None:
+    """Found by the simulation (handovers, seed 3): `receive` hands out a marker in parts.
+
+    is_message: the last message of the marker is named, not the marker
+    """
+
+    def taken(consumer: Consumer) -> list[bytes]:
+        if not ahead:
+            return got(consumer, 4)
+        return [m.value or b"" for m in [consumer.receive(0) for _ in range(4)] if m is not None]
+
+    marker, inner = send_txn(bench.client, *letters(4))
+    target = inner[3] if is_message else marker
+    with bench.client.consumer("t", "s") as consumer:
+        assert taken(consumer) == letters(4)
+        consumer.negative_acknowledge(inner[0])
+        assert consumer.acknowledge_cumulative(target).stale == 1
+        assert taken(consumer) == letters(4)
+        assert consumer.acknowledge_cumulative(target).acked == 4
+
+
 def test_a_stale_cumulative_acknowledgement_aborts_its_transaction(bench: Bench) -> None:
     """9.1, apache/pulsar #14371."""
     ids = send(bench.client, *letters(3))

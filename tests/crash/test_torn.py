@@ -642,6 +642,31 @@ def test_a_death_after_a_cut_does_not_hide_the_new_journal_file() -> None:
     assert values(late) == [*expected(2), "next", "late"]
 
 
+def test_a_checkpoint_flushes_the_name_of_an_empty_journal_file() -> None:
+    """Its maker died before it did, and the next checkpoint has nothing to cut, but names it.
+
+    Found by the simulation (torn, seed 3).
+    """
+    disk = store_with(2)
+    dying = open_client(disk)
+    state = {"linked": False}
+
+    def die(op: str, path: str, **info: int) -> None:
+        if state["linked"]:
+            raise Killed
+        state["linked"] = op == "link" and path.startswith("journal/")
+
+    disk.step = die
+    with pytest.raises(Killed):
+        dying.checkpoint()
+    with open_client(disk.process()) as other:
+        assert other.checkpoint()["generation"] == 1
+        images = list(disk.images(random.Random(SEED), 32))
+    for image in images:
+        with open_client(image, after_reboot()) as late:
+            assert values(late) == expected(2)
+
+
 def test_the_last_frame_convicts_the_one_before_it() -> None:
     """This holds even when its own end is zeros, as padding is, and no witness is left."""
     disk = store_with(4)

@@ -1303,16 +1303,25 @@ class Journal:
         ended, the frames of the next file follow it. With durability `os` the witness counts
         frames as durable that no process has flushed.
         """
+        self._flush_name()
         try:
-            self._flusher.prepare(self.current, self.durable_lsn)
             self.current.file.datasync()
         except TxlogError as exc:
             self._poison()
             raise self._unknown("the flush of the journal up to", exc) from exc
         self._flushed_lsn = self.last_lsn
 
+    def _flush_name(self) -> None:
+        """Make the name of the file durable, as the checkpoint names it or what follows it."""
+        try:
+            self._flusher.prepare(self.current, self.durable_lsn)
+        except TxlogError as exc:
+            self._poison()
+            raise self._unknown("the flush of the journal up to", exc) from exc
+
     def _cut_file(self) -> None:
-        if self.end == FILE_HEADER_BYTES:
+        if self.end == FILE_HEADER_BYTES:  # its maker may have died before it flushed the name
+            self._flush_name()
             return
         if self._flushed_lsn < self.last_lsn:
             self._flush_old_file()

@@ -19,6 +19,7 @@ from txlog.engine.decide.transactions.transaction import Use, abort_ops, enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.idset import Id
 from txlog.engine.model.ops import AckConflicted, Acked, Mark, PendingAcked, Run, SubscriptionAdded
 from txlog.engine.plan.ack_sets import (
     above_mark,
@@ -140,7 +141,7 @@ def acknowledge(
         expanded = requested
         if cumulative:
             target = _target(view, partition, requested)
-            if is_stale(cursor, standing, partition, target, now):
+            if is_stale(cursor, standing, partition, _last(view, partition, target), now):
                 stale += 1
                 continue
             expanded = through(view, partition, cursor.mark_delete, target)
@@ -211,10 +212,11 @@ def acknowledge_in_txn(
     for partition, requested in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
         conflict, claimed, mark = _claim(view, partition, cursor, requested, pair, cumulative)
-        if cumulative and is_stale(
-            cursor, standing, partition, _target(view, partition, requested), now
+        target = _target(view, partition, requested) if cumulative else None
+        if target is not None and is_stale(
+            cursor, standing, partition, _last(view, partition, target), now
         ):
-            conflict = (MessageId(*_target(view, partition, requested)), STALE)
+            conflict = (MessageId(*target), STALE)
         if conflict is not None:
             del draft.ops[opening:]
             abort_ops(draft, txn, "conflict")
@@ -286,6 +288,13 @@ def _target(view: View, partition: int, requested: list[Run]) -> Mark:
     if marker is not None and marker.count == index:
         index = 0
     return (ledger, entry, index)
+
+
+def _last(view: View, partition: int, target: Mark) -> Id:
+    """The last message that a mark covers; a consumer gets those of a marker one by one."""
+    ledger, entry, index = target
+    marker = None if index else buffers.find_marker(view.buffer(partition), ledger, entry)
+    return target if marker is None else (ledger, entry, marker.count)
 
 
 def _at_or_below(first: Mark, second: Mark) -> bool:
