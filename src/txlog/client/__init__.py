@@ -5,9 +5,9 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-consuming/consumer, consuming/open, difference, open, reading/reader, reading/record_columns,
-restore, search, sending/bulk, sending/producer, topic_copy, topics/created, topics/schemas,
-topics/subscription, topics/topic.
+consuming/consumer, consuming/open, databases/together, difference, open, reading/reader,
+reading/record_columns, restore, search, sending/bulk, sending/producer, topic_copy, topics/created,
+topics/schemas, topics/subscription, topics/topic.
 
 Contents:
 

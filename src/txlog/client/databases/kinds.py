@@ -13,12 +13,12 @@ driver pass to the caller unchanged.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
@@ -88,7 +88,7 @@ class Database:
         A copy has the same identity, but no row for what its original has committed since.
         """
         with suppress(OSError):  # not a path, or moved
-            return os.path.isabs(label) and not os.path.samefile(label, self.label)
+            return Path(label).is_absolute() and not Path(label).samefile(self.label)
         return False
 
     def has_tables(self) -> bool:
@@ -513,7 +513,7 @@ class Duckdb(Database):
         )
         if not path:
             raise self._refuse("is to a database in memory", "use a file")
-        return os.path.abspath(str(path))
+        return str(Path(str(path)).absolute())
 
     def cursor(self) -> Cursor:
         """The connection itself: a cursor of DuckDB is a connection of its own."""
