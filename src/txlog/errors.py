@@ -231,10 +231,7 @@ class AlreadyClosed(WrongState):
 
 
 class InvalidTxnStatus(WrongState):
-    """The transaction's status does not allow the call; it may have ended the other way.
-
-    Field reason: why it was aborted, if it was.
-    """
+    """The transaction's status does not allow the call; field reason: why it was aborted."""
 
     @property
     def aborted_by_recovery(self) -> bool:
