@@ -133,7 +133,8 @@ class Kafka(peer.Peer):
     def make(self, connection: Any, depth: int) -> None:
         admin = peer.package("confluent_kafka.admin", "confluent-kafka")
         topics = [admin.NewTopic(name, depth if name == "input" else 1, 1) for name in peer.TOPICS]
-        for future in client("AdminClient", self.port()).create_topics(topics).values():
+        owner = client("AdminClient", self.port())  # its calls end with it
+        for future in owner.create_topics(topics).values():
             future.result(60)
         self._depth = depth
 

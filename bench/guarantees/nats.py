@@ -61,6 +61,11 @@ class Connection:
         answer = await self._nats.request(subject, value, timeout=timeout_s, headers=headers)
         return bytes(answer.data)
 
+    def check(self) -> None:
+        """Raise ConnectionError if the server has gone: a fetch then returns nothing."""
+        if not self._nats.is_connected:
+            raise ConnectionError("the server has gone")
+
     def close(self) -> None:
         """Hang up."""
         self.run(self._nats.close())
@@ -136,6 +141,9 @@ class Nats(peer.Peer):
         try:
             messages = await connection.pull.fetch(peer.BATCH, peer.RECEIVE_S)
         except TimeoutError:
+            messages = []
+        if not messages:
+            connection.check()
             return 0
         sends = [
             (f"out.{topic}", row.data, {"Nats-Msg-Id": f"{topic}-{peer.number_of(row.data)}"})

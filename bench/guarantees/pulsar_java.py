@@ -33,6 +33,7 @@ class JavaClient(peer.Peer):
     most = 500
     warm_s = 8.0
     patience_s = 14.0  # above the time-out of a transaction
+    timeout_s = 30  # of a call of the Python client
 
     @property
     def url(self) -> str:
@@ -49,13 +50,17 @@ class JavaClient(peer.Peer):
 
     def connect(self) -> Any:
         logger = pulsar().FileLogger(pulsar().LoggerLevel.Error, str(self.folder / peer.LOGS[1]))
-        client = pulsar().Client(self.url, logger=logger, operation_timeout_seconds=30)
+        client = pulsar().Client(self.url, None, self.timeout_s, logger=logger)
         try:
             client.create_producer(TOPIC + "first").send(b"")
         except pulsar().PulsarException:
             client.close()
             raise
         return client
+
+    def stored(self) -> list[list[int]]:
+        self.timeout_s = 150  # after a kill it recovers the topics and transactions
+        return super().stored()
 
     def make(self, connection: Any, depth: int) -> None:
         place, kind = pulsar().InitialPosition.Earliest, pulsar().ConsumerType.Shared

@@ -108,6 +108,8 @@ public final class Guarantees {
                     ends.add(new End(now, now - began));
                     moved.addAndGet(messages.size());
                     last.set(now);
+                } else if (!consumer.isConnected()) {
+                    last.set(System.nanoTime()); // the service is down
                 } else if (!isTimed && System.nanoTime() > last.get() + patienceS * 1e9) {
                     return;
                 }
