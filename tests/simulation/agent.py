@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from threading import Thread, current_thread
 from typing import Any
 
 from tests.history.events import Recorder
-from tests.simulation.answers import acked, by_partition, nothing, rows_of, sent, text_id, value_of
+from tests.simulation.answers import acked, nothing, rows_of, sent, text_id, value_of
 from tests.simulation.claims import Claims
 from tests.simulation.commands import run_command
 from tests.simulation.database import Together
@@ -33,11 +32,10 @@ from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
 from txlog.engine.door.transactions import CommitFuture
-from txlog.errors import Corruption, MessageNotFound, OutcomeUnknown, TxlogError
+from txlog.errors import Corruption, OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
-EVERY, TABLES_MAX = "every topic", 60  # of a reader of all topics
 
 
 @dataclass
@@ -631,58 +629,6 @@ class Agent(Upkeep, Watching, Claims, Working, Together, Returning):
             lambda seen: {"topics": seen},
             topics=topics,
         )
-
-    def follow(self, op: dict[str, Any]) -> None:
-        """Read on, at most so many messages; a reader that was overtaken by a trim is closed."""
-        topic, options = op["topic"], {"max_messages": op["most"]} if "most" in op else {}
-        if topic not in self.readers:
-            watches = self.topics[topic].has_watermarks
-            reader = self.client.reader(topic, enable_watermarking=watches)
-            self.readers[topic] = self._reader_name(topic), reader
-        name, reader = self.readers[topic]
-        try:
-            self._call(
-                "read",
-                lambda: [*_messages(reader.receive_batch(**options, timeout_ms=0))],
-                lambda messages: {"topics": {topic: by_partition(messages)}},
-                topics=[topic],
-                reader=name,
-                **({"partial": True} if options else {}),
-            )
-        except MessageNotFound:
-            self.readers.pop(topic, None)
-            raise
-        mark = reader.get_last_watermark()
-        if mark is not None and mark.event_time > self.memory.marks.get(name, -1):
-            self.memory.marks[name] = mark.event_time
-            facts = {"reader": name, "topic": topic, "time_ms": mark.event_time}
-            self.recorder.event("watermark", process=self.process.name, **facts)
-
-    def _reader_name(self, topic: str) -> str:
-        return f"{self.process.name}.{len(self.recorder.events)}.reader.{topic}"
-
-    def follow_rounds(self, op: dict[str, Any]) -> None:
-        """Read all topics on, a few messages at a time, and note each round that has ended.
-
-        A round reads the topics in their order, so one that comes again begins the next round.
-        """
-        topics = [topic.name for topic in self.scenario.topics]
-        if EVERY not in self.readers:
-            tables = self.client.read(topics, batch_messages=op["most"], follow=True)
-            self.readers[EVERY] = self._reader_name(EVERY), tables
-        name, tables = self.readers.pop(EVERY)
-        shown: dict[str, list[str]] = {}
-        for table in islice(tables, TABLES_MAX):
-            topic = table["topic"][0].as_py() if table.num_rows else ""
-            if shown and (not topic or topics.index(topic) < topics.index([*shown][-1])):
-                self.recorder.event("round", process=self.process.name, reader=name, topics=shown)
-                shown = {}
-            if not topic:
-                self.readers[EVERY] = name, tables
-                return
-            values = [value_of(message.value) for message in _messages(table)]
-            shown.setdefault(topic, []).extend(values)
-            self.process.world.scheduler.sleep(op["rest_s"])
 
     # --- upkeep ------------------------------------------------------------------------------
 

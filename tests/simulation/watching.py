@@ -1,4 +1,4 @@
-"""Owns what a process does with watermarks: it sends messages with times, and watches.
+"""Owns what a process watches: messages that come, by readers, and watermarks, also by consumers.
 
 Whatever a subscription has not acknowledged holds its watermark back, also the rest of a
 transaction. So each message that comes after a watermark must have a time from there on.
@@ -7,16 +7,72 @@ transaction. So each message that comes after a watermark must have a time from 
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import Any
 
+from tests.simulation.answers import by_partition, value_of
+from txlog import messages
 from txlog.clock import SystemClock
-from txlog.errors import TxlogError
+from txlog.errors import MessageNotFound, TxlogError
 
 AHEAD_MS = 1_000
+EVERY, TABLES_MAX = "every topic", 60  # of a reader of all topics
 
 
 class Watching:
     """Operations of an agent, which has the rest of what they use."""
+
+    def follow(self: Any, op: dict[str, Any]) -> None:
+        """Read on, at most so many messages; a reader that was overtaken by a trim is closed."""
+        topic, options = op["topic"], {"max_messages": op["most"]} if "most" in op else {}
+        if topic not in self.readers:
+            watches = self.topics[topic].has_watermarks
+            reader = self.client.reader(topic, enable_watermarking=watches)
+            self.readers[topic] = self._reader_name(topic), reader
+        name, reader = self.readers[topic]
+        try:
+            self._call(
+                "read",
+                lambda: [*messages(reader.receive_batch(**options, timeout_ms=0))],
+                lambda rows: {"topics": {topic: by_partition(rows)}},
+                topics=[topic],
+                reader=name,
+                **({"partial": True} if options else {}),
+            )
+        except MessageNotFound:
+            self.readers.pop(topic, None)
+            raise
+        mark = reader.get_last_watermark()
+        if mark is not None and mark.event_time > self.memory.marks.get(name, -1):
+            self.memory.marks[name] = mark.event_time
+            facts = {"reader": name, "topic": topic, "time_ms": mark.event_time}
+            self.recorder.event("watermark", process=self.process.name, **facts)
+
+    def _reader_name(self: Any, topic: str) -> str:
+        return f"{self.process.name}.{len(self.recorder.events)}.reader.{topic}"
+
+    def follow_rounds(self: Any, op: dict[str, Any]) -> None:
+        """Read all topics on, a few messages at a time, and note each round that has ended.
+
+        A round reads the topics in their order, so one that comes again begins the next round.
+        """
+        topics = [topic.name for topic in self.scenario.topics]
+        if EVERY not in self.readers:
+            tables = self.client.read(topics, batch_messages=op["most"], follow=True)
+            self.readers[EVERY] = self._reader_name(EVERY), tables
+        name, tables = self.readers.pop(EVERY)
+        shown: dict[str, list[str]] = {}
+        for table in islice(tables, TABLES_MAX):
+            topic = table["topic"][0].as_py() if table.num_rows else ""
+            if shown and (not topic or topics.index(topic) < topics.index([*shown][-1])):
+                self.recorder.event("round", process=self.process.name, reader=name, topics=shown)
+                shown = {}
+            if not topic:
+                self.readers[EVERY] = name, tables
+                return
+            values = [value_of(message.value) for message in messages(table)]
+            shown.setdefault(topic, []).extend(values)
+            self.process.world.scheduler.sleep(op["rest_s"])
 
     def stream(self: Any, op: dict[str, Any]) -> None:
         """Send messages of a named producer in a transaction, and announce a later time.
