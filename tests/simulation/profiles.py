@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from tests.simulation import consumer_profiles
+from tests.simulation import consumer_profiles, narrow_profiles
 from tests.simulation.plans import draw_group
 from tests.simulation.scenario import (
     MESSAGE_KEYS,
@@ -190,11 +190,13 @@ PROFILES: Final[dict[str, Profile | None]] = {
     "transactions": _transactions,
     "databases": _databases,
     **consumer_profiles.PROFILES,
+    **narrow_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
     *("functions", "databases"),
+    *("handovers", "retention", "idling", "torn", "pending"),
 )
 
 
