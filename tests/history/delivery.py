@@ -564,15 +564,19 @@ class Deliveries:
     def set_ahead(self, send: Call, call: Call) -> int:
         """How far the clock of the machine was set ahead between two calls of one boot.
 
-        That makes no message due. After a power cut nobody knows what the clock was.
+        That makes no message due, unless it is so little that the clock is still trusted. After a
+        power cut nobody knows what the clock was.
         """
+        bound = self.history.settings.get("clock_jump_max_ms", 0)
         cuts = self.history.by_op["power_cut"]
         if "deliver_at_ms" not in send.args or any(send.start < c.start < call.end for c in cuts):
             return 0
         return sum(
-            max(0, int(jump.args["by_ms"]))
+            int(jump.args["by_ms"])
             for jump in self.history.by_op["clock_jump"]
-            if send.end < jump.start < call.start and jump.process == ""
+            if send.end < jump.start < call.start
+            and jump.process == ""
+            and jump.args["by_ms"] > bound
         )
 
     def back(self, call: Call) -> int:

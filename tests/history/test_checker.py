@@ -314,6 +314,12 @@ CORRECT: dict[str, str] = {
         acknowledge c1 1:0
         final_read -> 1:0/m1 1:1/m2
         final_drain -> at=9000""",
+    "a clock that was set ahead so little that it is trusted": """
+        * settings clock_jump_max_ms=60000
+        subscribe c1 kind=shared
+        send m1 deliver_at_ms=5000 -> 1:0 at=1000
+        * clock_jump by_ms=5000
+        receive c1 -> 1:0/m1 at=7000""",
     "a clock that was set ahead before a power cut": """
         subscribe c1 kind=shared
         send m1 deliver_at_ms=5000 -> 1:0 at=1000

@@ -250,13 +250,10 @@ class Run:
     def _set_up(self, process: SimulatedProcess) -> None:
         settings = Settings.from_mapping(self.scenario.settings)
         trust_bucket(make_store(SharedDisk(process), settings, SystemClock()).uuid)
-        facts: dict[str, Any] = {}
-        if any(topic.policies for topic in self.scenario.topics):
-            facts["clock_jump_max_ms"] = settings.clock_jump_max_ms
+        facts = {"clock_jump_max_ms": settings.clock_jump_max_ms}
         if settings.watermark_producer_idle_timeout_ms:
             facts["producer_idle_timeout_ms"] = settings.watermark_producer_idle_timeout_ms
-        if facts:
-            self.recorder.event("settings", **facts)
+        self.recorder.event("settings", **facts)
         with open_on(SharedDisk(process), SystemClock()) as client:
             for topic in (*self.scenario.topics, self._function_topic):
                 make_topic(client, self.recorder, process.name, topic)
