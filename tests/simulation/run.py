@@ -250,7 +250,7 @@ class Run:
     def _set_up(self, process: SimulatedProcess) -> None:
         settings = Settings.from_mapping(self.scenario.settings)
         trust_bucket(make_store(SharedDisk(process), settings, SystemClock()).uuid)
-        facts = {"clock_jump_max_ms": settings.clock_jump_max_ms}
+        facts: dict[str, Any] = {"clock_jump_max_ms": settings.clock_jump_max_ms}
         if settings.watermark_producer_idle_timeout_ms:
             facts["producer_idle_timeout_ms"] = settings.watermark_producer_idle_timeout_ms
         self.recorder.event("settings", **facts)
