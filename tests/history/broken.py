@@ -55,6 +55,25 @@ BROKEN: dict[str, str] = {
         send m1 producer=n sequence=1 ?
         send m1 producer=n sequence=1 -> duplicate=true
         final_read -> t.0/""",
+    "lost-message, younger than its topic keeps it": """
+        create_topic t retention_ms=60000
+        subscribe c1 kind=shared
+        send m1 -> 1:0 at=1000
+        read -> t.0/ at=60000""",
+    "lost-message, by a clock that was set ahead": """
+        * settings clock_jump_max_ms=60000
+        create_topic t retention_ms=60000
+        send m1 -> 1:0 at=1000
+        * clock_jump by_ms=3600000
+        read -> t.0/ at=3602000""",
+    "lost-message, which one subscription had not acknowledged": """
+        create_topic t retention_acked=1
+        subscribe c1 kind=shared
+        subscribe c2 subscription=s2 kind=shared
+        send m1 -> 1:0
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        read -> t.0/""",
     "phantom-message, never sent": """
         send m1 -> 1:0
         read -> 1:0/m1 1:1/m9""",
@@ -457,6 +476,14 @@ BROKEN: dict[str, str] = {
     "epoch-reused, an id": """
         begin -> A
         p2/begin -> A""",
+    "uncounted-redelivery, after a death": """
+        p1/subscribe c1 kind=shared
+        p1/send m1 -> 1:0
+        p1/receive c1 -> 1:0/m1+0
+        * p1/kill
+        p2/subscribe c2 kind=shared
+        p2/receive c2 -> 1:0/m1+0
+        p2/acknowledge c2 1:0""",
     # --- time
     "early-delivery, by a second": """
         subscribe c1 kind=shared
@@ -476,6 +503,12 @@ BROKEN: dict[str, str] = {
         subscribe c1 kind=exclusive
         * watermark c1 time_ms=100
         * watermark c1 time_ms=90""",
+    "wrong-watermark, it fell for one that came later": """
+        subscribe c1 kind=shared
+        * watermark c1 time_ms=100
+        close c1
+        subscribe c2 kind=shared
+        * watermark c2 time_ms=90""",
     "wrong-watermark, a message below it": """
         announce producer=n time_ms=10
         subscribe c1 kind=exclusive

@@ -16,6 +16,7 @@ A finding is certain: whatever a call without a definite outcome may have done i
     commit-order              two partitions have two transactions in different orders
     wrong-outcome             a definite answer was not true
     duplicate-delivery        delivered again, although nothing gave it back
+    uncounted-redelivery      its process ended with it, and it came again with the same count
     delivery-order            Exclusive or Failover delivered out of order
     key-order                 Key_Shared delivered messages of a key out of order
     returned-acknowledgement  delivered again, although durably acknowledged

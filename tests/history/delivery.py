@@ -138,6 +138,7 @@ class Deliveries:
         self.subscriptions: dict[Name, Subscription] = {}
         self.owners: dict[str, set[tuple[Name, str]]] = defaultdict(set)
         self.ahead: dict[str, Call] = {}
+        self.kills: dict[str, list[int]] = defaultdict(list)  # by process
         self.findings: list[Finding] = []
         self.logs = {where: sorted(rows) for where, rows in history.rows.items()}
         self.partition_of: dict[tuple[str, Position], int] = {}
@@ -182,6 +183,8 @@ class Deliveries:
             for call in self.history.by_op[op]:
                 for state in self._of_call(call):
                     self._add(state, call, *stretch(call))
+        for call in self.history.by_op["kill"]:
+            self.kills[call.process].append(call.start)
         for op in ("kill", "power_cut", "lossy"):
             for call in self.history.by_op[op]:
                 start, end = stretch(call)
@@ -431,6 +434,7 @@ class Deliveries:
             place, number = position(message["id"]), int(message.get("partition", 0))
             self._check_returned(state, place, message, call)
             self._check_again(state, place, message, call)
+            self._check_count(state, place, message, call)
             if state.kind in ORDERED:
                 self._check_order(state, place, number, call)
                 self._check_active(state, place, number, message, call)
@@ -480,6 +484,28 @@ class Deliveries:
             return
         text = f"{before} and {call} delivered {message['value']!r}, and nothing gave it back"
         self.find("duplicate-delivery", text, before, call)
+
+    def _check_count(
+        self, state: Subscription, place: Position, message: dict[str, Any], call: Call
+    ) -> None:
+        """The end of a process returns what its application got, and that is counted."""
+        before = state.delivered.get(place)
+        if before is None or before.end == NEVER or "redelivered" not in message:
+            return
+        kills, consumer = self.kills[before.process], str(before.args.get("consumer"))
+        at = bisect_left(kills, before.end)
+        if at == len(kills) or kills[at] > call.start or consumer in self.ahead:
+            return
+        is_kept = not any(s < call.end and e > before.start for s, e in self.history.losses)
+        counts = [
+            int(each.get("redelivered", 0))
+            for each in before.answer["messages"]
+            if position(each["id"]) == place
+        ]
+        if is_kept and int(message["redelivered"]) <= max(counts):
+            text = f"{call} delivered {message['value']!r} as redelivery {message['redelivered']}"
+            text += f", although {before.process} ended with it after {before}"
+            self.find("uncounted-redelivery", text, before, call)
 
     def _check_order(self, state: Subscription, place: Position, number: int, call: Call) -> None:
         before = state.last.get(number)
@@ -538,15 +564,19 @@ class Deliveries:
     def set_ahead(self, send: Call, call: Call) -> int:
         """How far the clock of the machine was set ahead between two calls of one boot.
 
-        That makes no message due. After a power cut nobody knows what the clock was.
+        That makes no message due, unless it is so little that the clock is still trusted. After a
+        power cut nobody knows what the clock was.
         """
+        bound = self.history.settings.get("clock_jump_max_ms", 0)
         cuts = self.history.by_op["power_cut"]
         if "deliver_at_ms" not in send.args or any(send.start < c.start < call.end for c in cuts):
             return 0
         return sum(
-            max(0, int(jump.args["by_ms"]))
+            int(jump.args["by_ms"])
             for jump in self.history.by_op["clock_jump"]
-            if send.end < jump.start < call.start and jump.process == ""
+            if send.end < jump.start < call.start
+            and jump.process == ""
+            and jump.args["by_ms"] > bound
         )
 
     def back(self, call: Call) -> int:

@@ -25,7 +25,8 @@ partition. A transaction is named by any text that is unique in the history, suc
 op, with its args -> its answer:
 
   topics
-    create_topic     topic, partitions, derived? (messages come into it without a `send`, as from
+    create_topic     topic, partitions, retention_ms?, retention_acked? (policies that remove
+                     messages), derived? (messages come into it without a `send`, as from
                      a function; topics named …-DLQ and …-RETRY are derived anyway)
     delete_topic     topic
     add_partitions   topic, partitions (the new number)
@@ -33,7 +34,8 @@ op, with its args -> its answer:
     flush            everything written before is durable
     settings         (an `event` at the beginning) those that differ: durability, tick_ms (how
                      early a delayed message may come if not strict), ack_timeout_ms,
-                     producer_idle_timeout_ms
+                     producer_idle_timeout_ms, clock_jump_max_ms (a clock that was set ahead by
+                     more is not trusted until the next boot)
   producers
     open_producer    topic, producer (its name), session, access? (shared | exclusive |
                      exclusive-with-fencing)      fences earlier sessions of this name, or all of

@@ -169,6 +169,7 @@ class History:
     """All that the checks need, read once from the events."""
 
     def __init__(self, events: Iterable[Event]) -> None:
+        events = list(events)
         self.calls = pair(events)
         end_by_kills(self.calls)
         self.by_op: dict[str, list[Call]] = defaultdict(list)
@@ -181,6 +182,7 @@ class History:
         self.sends: dict[tuple[str, str], list[Call]] = defaultdict(list)
         self.rows: dict[Partition, dict[Position, Row]] = defaultdict(dict)
         self.rounds: list[Round] = []
+        self._times = [event.at for event in events]
         self.changed: list[tuple[Row, str, Call]] = []
         self.disordered: list[tuple[Call, Partition, Position, Position]] = []
         self._units: dict[tuple[Any, ...], Unit] = {}
@@ -333,6 +335,11 @@ class History:
                 if call.outcome != "fail":
                     removals[call.args["topic"]].append(call)
         self._removals = removals
+        self._policies = {
+            call.args["topic"]: call
+            for call in self.by_op["create_topic"]
+            if any(name.startswith("retention_") for name in call.args)
+        }
         cuts = [c.start for c in self.by_op["power_cut"]]
         is_lossy = self.settings.get("durability") == "os"
         self._cuts = cuts if is_lossy else []
@@ -345,7 +352,7 @@ class History:
                     txn = self.txns[row.unit.txn]
                     if txn.shown is None or row.first.end < txn.shown.end:
                         txn.shown = row.first
-                if topic in removals or self._cuts:
+                if topic in removals or topic in self._policies or self._cuts:
                     start = row.unit.start if row.unit else 0
                     row.gone = self.gone(topic, partition, row.position, start)
 
@@ -365,8 +372,55 @@ class History:
             elif place is not None and place >= position(call.args.get("before", f"{1 << 62}:0")):
                 continue
             gone = min(gone, call.start)
+        if topic in self._policies:
+            gone = min(gone, self._expired(self._policies[topic].args, place, start))
         later = bisect_left(self._cuts, start)
         return min(gone, self._cuts[later]) if later < len(self._cuts) else gone
+
+    def _expired(self, topic: dict[str, Any], place: Position | None, start: float) -> float:
+        """The event from which a policy of its topic may remove a message."""
+        expired = NEVER
+        if "retention_ms" in topic:
+            expired = self._aged(int(start), topic["retention_ms"])
+        if topic.get("retention_acked"):
+            expired = min(expired, self._acknowledged(topic["topic"], place))
+        return expired
+
+    def _aged(self, start: int, age_ms: int) -> float:
+        """The event at which what happened at `start` is so old.
+
+        That the clock was set far ahead makes nothing old, until the machine boots.
+        """
+        booted = min((c.start for c in self.by_op["power_cut"] if c.start > start), default=NEVER)
+        bound = self.settings.get("clock_jump_max_ms", NEVER)
+        jumps = {
+            call.start: call.args["by_ms"]
+            for call in self.by_op["clock_jump"]
+            if call.process == "" and call.args["by_ms"] > bound
+        }
+        began, ahead = self._times[start], 0
+        for event, now in enumerate(self._times[start:], start):
+            ahead = ahead + jumps.get(event, 0) if event < booted else 0
+            if began is None or (now is not None and now - ahead >= began + age_ms):
+                return event
+        return NEVER
+
+    def _acknowledged(self, topic: str, place: Position | None) -> float:
+        """The event from which every subscription of a topic may have acknowledged a message."""
+        first: dict[str, float] = {
+            call.args["subscription"]: NEVER
+            for call in self.by_op["subscribe"] if call.args["topic"] == topic
+        }  # fmt: skip
+        for op in ("acknowledge", "reconsume_later", "seek", "unsubscribe", "final_drain"):
+            for call in self.by_op[op]:
+                name = call.args.get("subscription")
+                ids = call.args.get("ids")
+                is_named = place is None or ids is None or show(place) in ids
+                if call.args.get("topic") != topic or call.outcome == "fail" or name not in first:
+                    continue
+                if is_named or call.args.get("cumulative"):
+                    first[name] = min(first[name], call.start)
+        return max(first.values(), default=NEVER)
 
     # --- what survives a power cut ----------------------------------------------------------------
 

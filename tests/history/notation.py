@@ -9,6 +9,7 @@
     read -> 1:0/m1 u.1/2:0/m2       a read shows m1 in t/0, m2 in u/1
     read u. -> u.0/                 and this one that u/0 is empty
     receive c1 -> 1:0/m1            consumer c1 of subscription s receives m1
+    receive c1 -> 1:0/m1+2          as its second redelivery
     acknowledge c1 1:0 1:1          and acknowledges two messages
 
 The times of calls are `at=` in ms, of the outcome.
@@ -80,8 +81,10 @@ def answer(op: str, args: dict[str, Any], words: list[str]) -> dict[str, Any]:
         for word in others:
             topic, partition, rest = place(word)
             id_, _, value = rest.partition("/")
-            late = {"late": value.endswith("~")} if args.get("has_late") else {}
-            message = {"partition": partition, "id": id_, "value": value.rstrip("~"), **late}
+            value, plus, count = value.partition("+")
+            message = {"partition": partition, "id": id_, "value": value.rstrip("~")}
+            message |= {"late": value.endswith("~")} if args.get("has_late") else {}
+            message |= {"redelivered": int(count)} if plus else {}
             messages.append(message if topic == args.get("topic") else {"topic": topic, **message})
         return {"messages": messages, **named}
     if op in ("read", "final_read"):

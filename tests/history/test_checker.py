@@ -334,6 +334,12 @@ CORRECT: dict[str, str] = {
         acknowledge c1 1:0
         final_read -> 1:0/m1 1:1/m2
         final_drain -> at=9000""",
+    "a clock that was set ahead so little that it is trusted": """
+        * settings clock_jump_max_ms=60000
+        subscribe c1 kind=shared
+        send m1 deliver_at_ms=5000 -> 1:0 at=1000
+        * clock_jump by_ms=5000
+        receive c1 -> 1:0/m1 at=7000""",
     "a clock that was set ahead before a power cut": """
         subscribe c1 kind=shared
         send m1 deliver_at_ms=5000 -> 1:0 at=1000
@@ -367,6 +373,32 @@ CORRECT: dict[str, str] = {
         send m2 producer=n event_time_ms=30 -> 1:1
         receive c1 has_late=1 -> 1:1/m2~
         final_read -> 1:0/m1 1:1/m2""",
+    "messages that policies may remove": """
+        * settings clock_jump_max_ms=60000
+        create_topic t retention_ms=60000 at=500
+        create_topic u retention_acked=1 at=500
+        subscribe c1 topic=u kind=shared at=500
+        send m1 -> 1:0 at=1000
+        send m2 -> 1:1 at=1000
+        send u.0/m3 -> 1:0 at=1000
+        acknowledge c1 topic=u 1:0 at=1000
+        * clock_jump by_ms=3600000
+        read -> 1:0/m1 1:1/m2 u.0/ at=3601000
+        * power_cut
+        read -> 1:1/m2 u.0/ at=3602000""",
+    "a death that is counted": """
+        p1/subscribe c1 kind=shared
+        p1/send m1 -> 1:0
+        p1/receive c1 -> 1:0/m1+0
+        * p1/kill
+        p2/subscribe c2 kind=shared
+        p2/receive c2 -> 1:0/m1+1
+        p2/acknowledge c2 1:0""",
+    "a consumer that joined before the watermark rose": """
+        subscribe c1 kind=shared
+        subscribe c2 kind=shared
+        * watermark c1 time_ms=100
+        * watermark c2 time_ms=90""",
     "a dead letter": """
         subscribe c1 kind=shared
         send m1 -> 1:0

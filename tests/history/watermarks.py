@@ -12,14 +12,18 @@ from collections.abc import Iterator
 
 from tests.history.model import NEVER, Call, Finding, History
 
+CHANGES = ("seek", "unsubscribe", "delete_topic", "add_partitions")  # a subscription may fall then
+
 
 def check_watermarks(history: History) -> Iterator[Finding]:
     """Findings about the values that consumers and readers got."""
     last: dict[str, Call] = {}
+    handed: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    joined = {str(c.args.get("consumer")): c for c in history.by_op["subscribe"]}
     kinds = {c.args.get("consumer"): c.args.get("kind") for c in history.by_op["subscribe"]}
     steady = steady_producers(history) if history.by_op["watermark"] else {}
     for call in sorted(history.calls, key=lambda call: call.end):
-        if call.outcome == "fail" or (call.outcome == "unknown" and call.op != "seek"):
+        if call.outcome == "fail" or (call.outcome == "unknown" and call.op not in CHANGES):
             continue
         if call.op == "watermark":
             name = str(call.args.get("consumer", call.args.get("reader")))
@@ -28,13 +32,29 @@ def check_watermarks(history: History) -> Iterator[Finding]:
                 text = f"{name} got {call.args['time_ms']} after {before.args['time_ms']}"
                 yield Finding("wrong-watermark", text, [before.start, call.start])
             last[name] = call
-        elif call.op == "seek":
-            last.clear()
+            if name in joined and joined[name].args.get("kind") != "failover":
+                of_subscription = handed[call.args["topic"], call.args["subscription"]]
+                yield from _fallen(call, of_subscription, joined[name].start)
+                of_subscription.append(call)
+        elif call.op in CHANGES:
+            handed.clear()
+            if call.op == "seek":
+                last.clear()
         elif call.op in ("receive", "read") and last:
             name = str(call.args.get("consumer", call.args.get("reader")))
             if name in last and not _sought(history, call):
                 is_whole = kinds.get(name) != "failover"
                 yield from _late(history, call, last[name], steady if is_whole else {})
+
+
+def _fallen(mark: Call, handed: list[Call], joined: int) -> Iterator[Finding]:
+    """A consumer that joined got less than others of its subscription had got before."""
+    before = [each for each in handed if each.start < joined]
+    highest = max(before, key=lambda each: int(each.args["time_ms"]), default=None)
+    if highest is not None and mark.args["time_ms"] < highest.args["time_ms"]:
+        text = f"{mark.args['consumer']} got {mark.args['time_ms']}, and before it joined"
+        text += f" {highest.args['consumer']} had got {highest.args['time_ms']}"
+        yield Finding("wrong-watermark", text, [highest.start, mark.start])
 
 
 def _sought(history: History, call: Call) -> bool:

@@ -19,6 +19,7 @@ from tests.simulation.answers import acked, nothing, rows_of, sent, text_id, val
 from tests.simulation.claims import Claims
 from tests.simulation.commands import run_command
 from tests.simulation.database import Together
+from tests.simulation.handing import Handing
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
 from tests.simulation.returning import SIDE_THREAD, Returning
@@ -53,7 +54,7 @@ class LeftBehind(Exception):
     """A client has closed, and a commit of it has no answer."""
 
 
-class Agent(Upkeep, Watching, Claims, Working, Together, Returning):
+class Agent(Upkeep, Watching, Claims, Working, Together, Returning, Handing):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)
@@ -165,7 +166,8 @@ class Agent(Upkeep, Watching, Claims, Working, Together, Returning):
 
     def _payload(self, topic: str, value: str) -> Any:
         plan = self.topics.get(topic)
-        return Record(value) if plan is not None and plan.is_typed else value
+        padded = value + "-" * self.scenario.padding
+        return Record(value) if plan is not None and plan.is_typed else padded
 
     def _producer(self, topic: str, name: str | None = None, **options: Any) -> Any:
         at = topic, name
@@ -622,10 +624,13 @@ class Agent(Upkeep, Watching, Claims, Working, Together, Returning):
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, op: dict[str, Any]) -> None:
+        """Read everything; a slow reader rests between the tables that it gets."""
         topics = [topic.name for topic in self.scenario.topics]
+        sleep, rest_s = self.process.world.scheduler.sleep, op.get("rest_s")
+        rest = partial(sleep, rest_s) if rest_s else dict
         self._call(
             "read",
-            lambda: snapshot(self.client, topics),
+            lambda: snapshot(self.client, topics, rest),
             lambda seen: {"topics": seen},
             topics=topics,
         )
@@ -714,7 +719,8 @@ def _need_success(args: list[str]) -> None:
 
 def make_topic(client: Client, recorder: Recorder, process: str, plan: TopicPlan) -> None:
     """Create a topic and its subscriptions."""
-    facts: dict[str, Any] = {"topic": plan.name, "partitions": plan.partitions}
+    kept = {name: each for name, each in plan.policies.items() if name.startswith("retention_")}
+    facts: dict[str, Any] = {"topic": plan.name, "partitions": plan.partitions, **kept}
     call = recorder.invoke(process, "create_topic", **facts)
     try:
         client.create_topic(
@@ -755,10 +761,13 @@ def need_sound(answer: Any) -> None:
         raise Damage("; ".join(row["message"] for row in answer["problem_list"]))
 
 
-def snapshot(client: Client, topics: list[str]) -> dict[str, dict[str, list[list[str | None]]]]:
-    """All committed messages of topics, as of one moment."""
+def snapshot(
+    client: Client, topics: list[str], rest: Callable[[], object] = dict
+) -> dict[str, dict[str, list[list[str | None]]]]:
+    """All committed messages of topics, as of one moment; rest: between two tables."""
     seen: dict[str, dict[str, list[list[str | None]]]] = {topic: {} for topic in topics}
     for table in client.read(topics):
+        rest()
         for message in _messages(table):
             rows = seen[message.topic].setdefault(str(message.partition), [])
             rows.append([text_id(message.message_id), value_of(message.value)])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from tests.simulation import consumer_profiles
+from tests.simulation import consumer_profiles, narrow_profiles
 from tests.simulation.plans import draw_group
 from tests.simulation.scenario import (
     MESSAGE_KEYS,
@@ -233,11 +233,13 @@ PROFILES: Final[dict[str, Profile | None]] = {
     "databases": _databases,
     "sidecars": _sidecars,
     **consumer_profiles.PROFILES,
+    **narrow_profiles.PROFILES,
 }
 ORDER: Final = (  # of the seeds
     *("transactions", "all", "clients", "journal", "deliveries", "space"),
     *("watermarks", "all", "delays", "journal", "transactions", "senders"),
     *("functions", "databases", "readers", "sidecars", "rest"),
+    *("handovers", "retention", "idling", "torn", "pending"),
 )
 
 

@@ -41,6 +41,7 @@ from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuc
 from tests.simulation.server_agent import ServerAgent
 from tests.simulation.upkeep import WrongTable, check_table, come_back, make_table
 from tests.simulation.wake_agent import WakeAgent
+from tests.simulation.watching import check_marks
 from tests.simulation.working import SEEK, check_function, make_function
 from txlog import Message, messages
 from txlog import clock as clocks
@@ -251,6 +252,10 @@ class Run:
     def _set_up(self, process: SimulatedProcess) -> None:
         settings = Settings.from_mapping(self.scenario.settings)
         trust_bucket(make_store(SharedDisk(process), settings, SystemClock()).uuid)
+        facts: dict[str, Any] = {"clock_jump_max_ms": settings.clock_jump_max_ms}
+        if settings.watermark_producer_idle_timeout_ms:
+            facts["producer_idle_timeout_ms"] = settings.watermark_producer_idle_timeout_ms
+        self.recorder.event("settings", **facts)
         with open_on(SharedDisk(process), SystemClock()) as client:
             for topic in (*self.scenario.topics, self._function_topic):
                 make_topic(client, self.recorder, process.name, topic)
@@ -292,6 +297,7 @@ class Run:
                     self._drain(client, process, topic, subscription)
             self._check_function(client)
             self._check_table(client)
+            self._check_marks(client)
             try:
                 client.checkpoint(roll_all=True)
             except TxlogError as error:
@@ -389,6 +395,13 @@ class Run:
         seeks = [event.args["to"] for event in self.recorder.events if event.op == SEEK]
         for text in check_function(client, self.scenario.function, seeks):
             self.findings.append(Finding("function", f"function: {text}"))
+
+    def _check_marks(self, client: Any) -> None:
+        for topic in self.scenario.topics if not self.findings else ():
+            announced = [e.args for e in self.recorder.events if e.op == "announce" and e.args]
+            names = {each["producer"] for each in announced if each["topic"] == topic.name}
+            if topic.has_watermarks:
+                check_marks(client, topic.name, sorted(names))
 
     def _check_table(self, client: Any) -> None:
         for _, memory in self._plans.values() if self.scenario.has_table else ():

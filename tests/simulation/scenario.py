@@ -94,6 +94,7 @@ class Scenario(msgspec.Struct):
     announcers: list[str] = []  # producers that announce times; by default all named ones
     closes_parts: bool = False  # waiting clients also close consumers of single partitions
     has_table: bool = False  # a topic that is compacted by key, see upkeep
+    padding: int = 0  # bytes behind the name of each message
     function: FunctionPlan = FunctionPlan()
 
 

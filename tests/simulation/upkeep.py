@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.bucket import BUCKET
 from tests.simulation.machine import Interrupted
 from txlog import Client
-from txlog.errors import OutcomeUnknown, TopicNotFound, TxlogError
+from txlog.errors import OutcomeUnknown, Refused, TopicNotFound, TxlogError
 
 if TYPE_CHECKING:
     from tests.simulation.machine import SimulatedProcess
@@ -26,6 +26,10 @@ AWAY = "-away"  # of a topic that has another name for a while
 
 class WrongTable(Exception):
     """A key of the table has a value that no process put there last."""
+
+
+class RefusedCheckpoint(Exception):
+    """A checkpoint was refused, as if a user had asked for something."""
 
 
 def make_table(client: Client) -> None:
@@ -66,7 +70,11 @@ class Upkeep:
         raise NotImplementedError
 
     def checkpoint(self, op: dict[str, Any]) -> None:
-        self.client.checkpoint(roll_all=op["roll_all"])
+        """Write a checkpoint; it trims what the policies allow, so none is refused."""
+        try:
+            self.client.checkpoint(roll_all=op["roll_all"])
+        except Refused as error:
+            raise RefusedCheckpoint(str(error)) from error
 
     def compact(self, op: dict[str, Any]) -> None:
         self.client.admin.compact(op["topic"])
@@ -87,6 +95,9 @@ class Upkeep:
 
     def expire(self, op: dict[str, Any]) -> None:
         self.client.expire()
+
+    def trim_by_policy(self, op: dict[str, Any]) -> None:
+        self.client.admin.trim(op["topic"], by_policy=True)
 
     def gc(self, op: dict[str, Any]) -> None:
         self.client.admin.gc(apply=True, keep_ms=op["keep_ms"])

@@ -6,17 +6,47 @@ transaction. So each message that comes after a watermark must have a time from 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from tests.simulation.answers import by_partition, value_of
-from txlog import messages
+from txlog import Client, messages
+from txlog.base.ranges import START
 from txlog.clock import SystemClock
 from txlog.errors import MessageNotFound, TxlogError
 
 AHEAD_MS = 1_000
 EVERY, TABLES_MAX = "every topic", 60  # of a reader of all topics
+IDLE_MS = 20_000  # producers that are silent for so long are idle, where the setting says so
+LAST = "last"  # the producer that announces a time in the end
+
+
+class WrongMark(Exception):
+    """A watermark that passes an active producer, or waits for one that is idle."""
+
+
+def check_marks(client: Client, topic: str, producers: Iterable[str]) -> None:
+    """Raise WrongMark unless the watermark of a topic rises when all but one producer are idle."""
+    now_ms = SystemClock().now().wall_ms
+    for name in producers:
+        client.producer(topic, name).new_watermark().mark_idle().send()
+    client.producer(topic, LAST).new_watermark().event_time(now_ms).send()
+    mark_ms = _mark_at_end(client, topic)
+    if mark_ms != now_ms:
+        raise WrongMark(f"{topic} is at {mark_ms} when its only active producer is at {now_ms}")
+
+
+def _mark_at_end(client: Client, topic: str) -> int | None:
+    """The watermark that a reader has got at the end of a topic."""
+    with client.reader(topic, START, enable_watermarking=True) as reader:
+        mark, has_moved = None, True
+        while has_moved:  # an empty batch may bring a watermark
+            before, rows = mark, reader.receive_batch(timeout_ms=0).num_rows
+            mark = reader.get_last_watermark()
+            has_moved = rows > 0 or mark != before
+    return None if mark is None else mark.event_time
 
 
 class Watching:
@@ -105,6 +135,71 @@ class Watching:
         send = producer.new_watermark(txn).event_time(after_ms).send
         self._call("announce", send, lambda _: {}, **facts)
         self._end(txn, txn_id, "commit", {})
+
+    def stream_slowly(self: Any, op: dict[str, Any]) -> None:
+        """Announce a time in a transaction that is open for long: no watermark passes it yet."""
+        topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
+        clock = SystemClock()
+        self.announce({"topic": topic, "producer": op["producer"], "back_ms": 0})
+        began_ms, time_ms = clock.now().boot_ms, self.memory.announced[topic, name]
+        producer, txn = self._producer(topic, name), self._begin({})
+        self.memory.announced[topic, name] = after_ms = time_ms + AHEAD_MS
+        facts = {"topic": topic, "producer": name, "time_ms": after_ms, "txn": str(txn.id)}
+        send = producer.new_watermark(txn).event_time(after_ms).send
+        self._call("announce", send, lambda _: {}, **facts)
+        txn.flush()
+        is_steady = clock.now().boot_ms - began_ms < IDLE_MS
+        self.process.world.scheduler.sleep(2 * IDLE_MS / 1_000)
+        mark_ms = _mark_at_end(self.client, topic)
+        self._end(txn, str(txn.id), "commit", {})
+        if is_steady and mark_ms is not None and mark_ms > time_ms:
+            raise WrongMark(f"{topic} was at {mark_ms} while {name} was at {time_ms}")
+
+    def watch_again(self: Any, op: dict[str, Any]) -> None:
+        """Watch, let a producer join that is behind, and watch anew: the watermark must not fall.
+
+        Nobody else uses the subscription, or the name of the producer.
+        """
+        topic, subscription = op["topic"], f"again-{self._value()}"
+        create = partial(self.client.create_subscription, topic, subscription, type=op["kind"])
+        create(position="earliest")
+        before_ms = self._mark_of(topic, subscription)
+        name, producer = f"{subscription}-behind", None
+        if before_ms is not None and before_ms > AHEAD_MS:
+            facts = {"topic": topic, "producer": name, "time_ms": before_ms - AHEAD_MS}
+            producer = self._producer(topic, name)
+            send = producer.new_watermark().event_time(facts["time_ms"]).send
+            self._call("announce", send, lambda _: {}, **facts)
+        after_ms = self._mark_of(topic, subscription)
+        if producer is not None:
+            self._call(
+                "announce",
+                producer.new_watermark().mark_idle().send,
+                lambda _: {},
+                **{"topic": topic, "producer": name, "time_ms": None},
+            )
+        if before_ms is not None and (after_ms is None or after_ms < before_ms):
+            raise WrongMark(f"{subscription} was at {before_ms}, and its next consumer {after_ms}")
+        self.client.subscription(topic, subscription).delete(force=True)
+
+    def _mark_of(self: Any, topic: str, subscription: str) -> int | None:
+        """The watermark of a new consumer that acknowledges everything."""
+        with self.client.consumer(topic, subscription, enable_watermarking=True) as consumer:
+            mark, has_moved = None, True
+            while has_moved:
+                before, table = mark, consumer.receive_batch(1000, 0)
+                if table.num_rows:
+                    consumer.acknowledge([*messages(table)])
+                mark = consumer.get_last_watermark()
+                has_moved = table.num_rows > 0 or mark != before
+        return None if mark is None else mark.event_time
+
+    def go_idle(self: Any, op: dict[str, Any]) -> None:
+        """Declare a producer idle."""
+        topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
+        send = self._producer(topic, name).new_watermark().mark_idle().send
+        facts = {"topic": topic, "producer": name, "time_ms": None}
+        self._call("announce", send, lambda _: {}, **facts)
 
     def watch(self: Any, op: dict[str, Any]) -> None:
         """Receive one message after the other, and acknowledge each; perhaps go back to the last.
