@@ -107,6 +107,8 @@ class Connection:
                     self.tell("flow", consumer_id=body.consumer_id, messagePermits=1)
                 elif name == "send_receipt":
                     self._bench.answered(frame.body.sequence_id)
+                elif name == "ping":
+                    self.tell("pong")
                 elif name != "active_consumer_change":
                     self.answers.put_nowait(frame.body)
 
