@@ -25,7 +25,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from txlog.client.aio.worker import Undo, Worker
+from txlog.client.aio.worker import Prepare, Together, Undo, Worker
 from txlog.engine.door.facts import CATALOG, Component, members, peers
 from txlog.engine.door.liveness import consumer_of
 from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
@@ -35,6 +35,7 @@ from txlog.errors import AlreadyClosed
 T = TypeVar("T")
 Resting: TypeAlias = "asyncio.Future[Concern | None]"  # its result is the baton, if it gets one
 NEVER: Final = 1 << 62
+OWN_SECONDS: Final = 0.005  # an event that an own call may have caused waits so long for its end
 # Each task must learn of changes of these; of other changes one of a queue is enough.
 FOR_ALL: Final = frozenset([CATALOG[0], peers(0)[0], members(0)[0]])
 
@@ -43,6 +44,7 @@ class Found(NamedTuple):
     """The changes of the store since the tasks began to rest.
 
     lsn, departures: it covers all frames up to this LSN, and this many departures of consumers
+    since:   the LSN that it begins after
     changed: the components that changed; None: any component may have changed
     bereft:  the component `peers` of each subscription that may have lost a consumer
     """
@@ -51,6 +53,7 @@ class Found(NamedTuple):
     departures: int
     changed: set[Component] | None
     bereft: frozenset[Component]
+    since: int
 
 
 class TaskWait(Waiting):
@@ -58,14 +61,23 @@ class TaskWait(Waiting):
 
     seconds: what is left of its rest; 0: it looks next
     baton:   what its queue was woken for
+    is_stopped: `stop` was called; the caller of `until` sets it back
     """
 
-    __slots__ = ("baton", "seconds")
+    __slots__ = ("baton", "is_stopped", "resting", "seconds")
 
     def __init__(self, store: Store, rest: Rest) -> None:
         super().__init__(store, rest, is_asked_for=True)
         self.seconds = 0.0
         self.baton: Concern | None = None
+        self.is_stopped = False
+        self.resting: Resting | None = None
+
+    def stop(self) -> None:
+        """Have `until` return None instead of resting; a look that has begun ends first."""
+        self.is_stopped = True
+        if self.resting is not None:
+            _end(self.resting)
 
 
 class Waits:
@@ -81,15 +93,19 @@ class Waits:
         "_heard",
         "_is_behind",
         "_is_closed",
+        "_later",
         "_loop",
+        "_own",
         "_resting",
         "_stall",
         "_store",
+        "together",
         "worker",
     )
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self.worker = store, worker
+        self.together = Together(store, worker)
         self._resting: dict[Resting, tuple[Concern | None, Rest]] = {}
         # by component, in the order in which they began to rest
         self._concerned: dict[Component, dict[Resting, None]] = {}
@@ -100,6 +116,8 @@ class Waits:
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # another event came while `_pass_on` was reading
         self._is_closed = False
+        self._own = 0  # calls of this process that store messages
+        self._later: asyncio.TimerHandle | None = None  # an event waits for the end of such a call
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -112,6 +130,7 @@ class Waits:
         undo: Undo[T] | None = None,
         waiting: TaskWait | None = None,
         is_last: Callable[[T], bool] = lambda answer: False,
+        prepare: Prepare | None = None,
     ) -> T | None:
         """Call `look` until it returns something else than None, and return that.
 
@@ -121,6 +140,8 @@ class Waits:
         waiting: the state of the last call, of `rest`; after an answer that was the last one, this
                 call rests before it looks
         is_last: whether a look after this answer would return None
+        prepare: the call of the store that a look which is not thorough needs first. The looks that
+                begin in one turn of the loop then share a call of the worker, and a frame
         raises: StoreNotFound if the store was removed meanwhile; AlreadyClosed once the client is
                 closed; the errors of `look`
         """
@@ -132,19 +153,36 @@ class Waits:
                 undo(outcome[0])
 
         waiting.seconds = min(waiting.seconds, waiting.left())
+        is_over = is_thorough = False
+
+        def begin() -> Prepare | None:
+            nonlocal is_thorough  # from here on an event ends the next rest
+            is_thorough = waiting.look() or is_over
+            return None if is_thorough else prepare
+
+        def turn() -> tuple[T | None, float]:
+            answer = look(is_thorough)
+            over = is_over if answer is None else not is_last(answer)
+            return answer, 0.0 if over else waiting.rest(deadline)
+
+        def alone() -> tuple[T | None, float]:
+            begin()
+            return turn()
+
         try:
             while True:
-                while waiting.seconds > 0:
+                while waiting.seconds > 0 and not waiting.is_stopped:
                     is_called = await self._rest(waiting, rest)
                     waiting.seconds = 0.0 if is_called else waiting.rest_on()
+                if waiting.is_stopped:
+                    waiting.seconds = 0.0
+                    return None
                 is_over = deadline is not None and time.monotonic() >= deadline
-
-                def turn(is_over: bool = is_over) -> tuple[T | None, float]:
-                    answer = look(waiting.look() or is_over)
-                    over = is_over if answer is None else not is_last(answer)
-                    return answer, 0.0 if over else waiting.rest(deadline)
-
-                answer, waiting.seconds = await self.worker.run(turn, give_back)
+                if prepare is None:
+                    outcome = await self.worker.run(alone, give_back)
+                else:
+                    outcome = await self.together.run(turn, give_back, begin)
+                answer, waiting.seconds = outcome
                 if answer is not None or is_over:
                     return answer
         except BaseException:  # also if it was cancelled: the next call looks
@@ -179,14 +217,12 @@ class Waits:
             return False
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
+        waiting.resting = resting
         self._begin(resting, concern, waiting.departures.asked, rest)
         self._mind_flush()  # a flush may have begun before any task rested
         try:
             if not self._is_news(seen, concern):  # else a thread got an event before we listened
-                count = wakeups.tally.departures
-                if wakeups.count != seen.count or (
-                    concern is not None and waiting.departures.asked < count
-                ):
+                if concern is not None and self._is_behind_events():
                     self._follow(loop)
                 await resting
         finally:
@@ -216,6 +252,7 @@ class Waits:
 
     def _forget(self, resting: Resting, waiting: TaskWait) -> None:
         concern, _ = self._resting.pop(resting)
+        waiting.resting = None
         if concern is None:
             return
         waiting.baton = resting.result() if resting.done() and not resting.cancelled() else None
@@ -256,9 +293,14 @@ class Waits:
                 rest for rest, (concern, _) in self._resting.items() if concern is None
             ]:
                 _end(resting)
-            if heard.news != before.news and self._concerned and self._loop is not None:
-                self._follow(self._loop)
+            if heard.news != before.news and self._concerned and self._is_behind_events():
+                self._follow_later()
         self._mind_flush()
+
+    def _is_behind_events(self) -> bool:
+        """Whether tasks may have to learn what was flushed, or who left, before the last event."""
+        wakeups = self._store.wakeups
+        return wakeups.durable_lsn > self._followed or wakeups.tally.departures > self._asked
 
     def end_all(self) -> None:
         """Wake all resting tasks."""
@@ -270,6 +312,52 @@ class Waits:
         for resting, (_, rest) in self._resting.items():
             if getattr(rest, "__self__", None) is handle:
                 _end(resting)
+
+    # --- what this process stores ------------------------------------------------------------
+
+    def begin_own(self) -> None:
+        """A call of this process stores messages; `end_own` follows, however it ends."""
+        self._own += 1
+
+    def changes(self, store: Store) -> Found | None:
+        """In the thread of such a call, at its end: what tasks have to learn of the changes so far.
+
+        None: nothing is known to be new.
+        """
+        since = self._followed
+
+        def look(view: View) -> Found | None:
+            lsn = min(view.lsn, view.journal.durable_lsn)
+            if lsn <= since:
+                return None
+            return Found(lsn, 0, view.changed_since(since), frozenset(), since)
+
+        return store.read(look, fresh=False, waits=False)
+
+    def end_own(self, news: Found | None) -> None:
+        """Wake the tasks that the changes of an own call concern."""
+        self._own -= 1
+        if news is not None:
+            self._learn(news)
+        if self._later is not None:
+            self._follow_now()
+
+    def _follow_later(self) -> None:
+        """Follow, but give an own call that may have caused the event a moment to end first."""
+        loop = self._loop
+        if loop is None or self._later is not None:
+            return
+        if self._own and self._following is None:
+            self._later = loop.call_later(OWN_SECONDS, self._follow_now)
+        else:
+            self._follow(loop)
+
+    def _follow_now(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._loop is not None and self._is_behind_events():
+            self._follow(self._loop)
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the worker read what changed, and then wake the tasks that it concerns."""
@@ -283,13 +371,9 @@ class Waits:
             while True:
                 self._is_behind, since, asked = False, self._followed, self._asked
                 news = await self.worker.run(partial(self._changed_since, since, asked))
-                # a task that began to rest in between may have looked at an older state
-                lsn, count = news.lsn, news.departures
-                self._followed = lsn if self._followed == since else min(self._followed, lsn)
+                count = news.departures
                 self._asked = count if self._asked == asked else min(self._asked, count)
-                if news.changed is None:
-                    self.end_all()
-                self._call(news.changed or (), lsn)
+                self._learn(news)
                 self._pass_on_deaths(news.bereft)
                 if not self._is_behind:
                     return
@@ -297,6 +381,15 @@ class Waits:
             self.end_all()
         finally:
             self._following = None
+
+    def _learn(self, news: Found) -> None:
+        """Wake the tasks that changes concern."""
+        lsn = news.lsn
+        # a task that began to rest in between may have looked at an older state
+        self._followed = lsn if self._followed == news.since else min(self._followed, lsn)
+        if news.changed is None:
+            self.end_all()
+        self._call(news.changed or (), lsn)
 
     def _call(self, changed: Iterable[Component], lsn: int) -> None:
         """Wake the tasks that a change concerns; of a queue one, unless all must look."""
@@ -357,7 +450,7 @@ class Waits:
                     consumers[number].subscription for number in numbers if number in consumers
                 }
             bereft = map(peers, subscriptions)
-            return Found(view.lsn, tally.departures, changed, frozenset(bereft))
+            return Found(view.lsn, tally.departures, changed, frozenset(bereft), lsn)
 
         return store.read(look)
 
