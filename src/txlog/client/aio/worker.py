@@ -34,6 +34,7 @@ Undo = Callable[[T], object]
 Prepare = Callable[[View], Call | None]
 Begin = Callable[[], Prepare | Call | None]
 ASIDE_MAX = 32  # how many calls run aside at once; more calls queue for one of these threads
+FRAME_MAX = 100  # calls that are decided under one lock, and share a frame
 TOGETHER_SECONDS = 0.01  # after that, calls that run together get the answers so far
 
 
@@ -207,7 +208,7 @@ class _Joined(_Job[T]):
     def begin(self) -> Prepare | Call | None:
         try:
             return self._act_as(self._begin)
-        except Exception as error:
+        except Exception as error:  # of this call alone
             self.error = error
             return None
 
@@ -215,7 +216,7 @@ class _Joined(_Job[T]):
         if self.error is None:
             try:
                 self._act_as(self.run)
-            except Exception as error:
+            except Exception as error:  # of this call alone
                 self.error = error
 
     def tell(self) -> None:
@@ -234,8 +235,8 @@ class Together:
     """Runs the calls of one turn of the loop, and those that come meanwhile, as one of the worker.
 
     Many tasks wake in the same turn, and each looks for messages or acknowledges some. The store
-    decides what all of them need of it in one submission: one lock, one frame. Then each goes on by
-    itself, and has its own outcome. A call whose decision was refused decides alone, so it keeps no
+    decides what all of them need of it under one lock, in one frame. Then each goes on by itself,
+    and has its own outcome. A call whose decision was refused decides alone, so it keeps no
     other from its answer.
 
     shared: what the calls of one run keep for each other, in the worker
@@ -295,8 +296,8 @@ class Together:
         with suppress(TxlogError):  # each decides alone, and gets its own error
             if len(calls) < len(begun):
                 calls += self._store.read(partial(_prepared, begun), waits=False)
-            if calls:
-                self._store.submit(calls)
+            for at in range(0, len(calls), FRAME_MAX):
+                self._store.submit(calls[at : at + FRAME_MAX])
         passed_on, moment = 0, monotonic()
         for count, job in enumerate(jobs):
             if monotonic() - moment > TOGETHER_SECONDS:

@@ -455,7 +455,7 @@ class Call:
         self.error = self.error or error
         self.done = True
 
-    def outcome(self) -> Any:
+    def outcome(self) -> object:
         """The answer, after it was submitted; raises its error."""
         if self.error is not None:
             raise self.error

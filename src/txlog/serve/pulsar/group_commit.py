@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -50,7 +49,6 @@ from txlog.serve.limits.shares import OpenTransactions
 from txlog.serve.pulsar.batches import SendColumns, rows_of_all
 
 if TYPE_CHECKING:
-    from txlog.client.aio.waits import Found, Waits
     from txlog.client.client import Client
     from txlog.engine.door.sending import ProducerSession
     from txlog.engine.door.transactions import NewTxn
@@ -669,13 +667,10 @@ class GroupCommit:
             self._wake()
 
     async def _outcome(self, group: _Group) -> _Outcome:
-        client, news = self._service.client, None
-        client.waits.begin_own()
+        client = self._service.client
         try:
             # a separate thread, in which nothing else of the server runs
-            run = partial(_run_group, group, client.waits)
-            outcome, news = await client.run(run, blocking=True)
-            return outcome
+            return await client.waits.run_own(partial(_run_group, group, client.sync))
         except Exception as error:  # the client is closed, or there is a bug
             return _Outcome(
                 [error for _ in group.begins],
@@ -683,8 +678,6 @@ class GroupCommit:
                 [error for _ in group.ends],
                 [error for _ in group.registrations],
             )
-        finally:
-            client.waits.end_own(news)
 
     def _tell(self, group: _Group, outcome: _Outcome) -> None:
         if group.frames:
@@ -713,11 +706,8 @@ def _take_batch(waiting: list[T]) -> list[T]:
     return batch
 
 
-def _run_group(group: _Group, waits: Waits, client: Client) -> tuple[_Outcome, Found | None]:
-    """Store a group; everything outside of an open transaction is durable on return.
-
-    Returns the changes that tasks have to learn of, too.
-    """
+def _run_group(group: _Group, client: Client) -> _Outcome:
+    """Store a group; everything outside of an open transaction is durable on return."""
     store = client.store
     begins = _allowed(store, [command for command, _ in group.begins])
     registrations = [(command, command.call(store)) for command, _ in group.registrations]
@@ -735,16 +725,12 @@ def _run_group(group: _Group, waits: Waits, client: Client) -> tuple[_Outcome, F
         for _, call in [*begins, *registrations, *ends]:
             if not call.done:
                 call.end(error)
-    news = None
-    with suppress(TxlogError):  # then the event of the flush tells
-        news = waits.changes(store)
-    outcome = _Outcome(
+    return _Outcome(
         [command.answer(call) for command, call in begins],
         sends,
         [command.answer(call) for command, call in ends],
         [command.answer(call) for command, call in registrations],
     )
-    return outcome, news
 
 
 def _allowed(store: Store, begins: list[BeginTxn]) -> list[tuple[BeginTxn, Call]]:

@@ -711,6 +711,7 @@ class Receiving:
     ) -> tuple[Delivery, int]:
         """(the delivery of one turn under the lock, the LSN that it was decided at)."""
         store, tries = self._store, 0
+        answer: object
         while True:
             try:
                 if call is None:
