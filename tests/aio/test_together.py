@@ -87,19 +87,19 @@ def test_a_call_that_fails_keeps_no_other_from_its_answer(tmp_path: Path) -> Non
 
     async def main(client: txlog.aio.Client, sizes: list[int]) -> None:
         together = client.waits.together
-        one, two = answering(1), answering(2)
+        first, second = answering(1), answering(2)
         outcomes = await asyncio.gather(
-            together.run(lambda: outcome_of(one), None, lambda: one),
+            together.run(lambda: outcome_of(first), None, lambda: first),
             together.run(lambda: "unreached", None, fail),
-            together.run(fail, None, lambda: two),
+            together.run(fail, None, lambda: second),
             return_exceptions=True,
         )
-        assert outcomes[0] == 1 and two.answer == 2
+        assert outcomes[0] == 1 and second.answer == 2
         assert all(isinstance(outcome, InvalidArgument) for outcome in outcomes[1:])
         # nothing is submitted if it is not known what, so each call decides alone
-        three = answering(3)
+        third = answering(3)
         alone = await asyncio.gather(
-            together.run(lambda: three.done, None, lambda: three),
+            together.run(lambda: third.done, None, lambda: third),
             together.run(lambda: True, None, lambda: fail),
         )
         assert list(alone) == [False, True]

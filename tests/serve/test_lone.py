@@ -256,7 +256,7 @@ def test_a_consumer_of_a_full_connection_lets_another_look(tmp_path: Path) -> No
         await asyncio.to_thread(send, "lone", b"y")
         await delivered(peer)
 
-    serving(tmp_path, program, seconds=30)
+    serving(tmp_path, program)
 
 
 def test_a_message_of_another_process_waits_for_no_send_of_the_server(
@@ -274,23 +274,23 @@ def test_a_message_of_another_process_waits_for_no_send_of_the_server(
         goes_on.wait(60)
         return store_group(*args)
 
-    def send() -> None:
-        with txlog.open(str(tmp_path / "store")) as client:
-            client.producer("lone").send(b"of another process")
-
     async def program(served: Served) -> None:
         client, producer = await subscribed(served, "s", EXCLUSIVE, "c"), await served.connected()
         await producer.ask("producer", topic=TOPIC, producer_id=1, request_id=2)
-        await at_rest(served, 1)
-        monkeypatch.setattr(group_commit, "store_group", held)
-        producer.message(b"of this one", {"producer_id": 1}, {}, sequence_id=0)
-        try:
-            assert await asyncio.to_thread(begun.wait, 20)
-            await asyncio.to_thread(send)
-            await asyncio.wait_for(delivered(client), 20)
-        finally:
-            goes_on.set()
-        await delivered(client)
+        with txlog.open(str(tmp_path / "store")) as other:
+            sender = other.producer("lone")
+            await asyncio.to_thread(sender.send, b"so that it changes nothing but the topic later")
+            await delivered(client)
+            await at_rest(served, 2)  # with the watch of the catalog
+            monkeypatch.setattr(group_commit, "store_group", held)
+            producer.message(b"of the server", {"producer_id": 1}, {}, sequence_id=0)
+            try:
+                assert await asyncio.to_thread(begun.wait, 20)
+                await asyncio.to_thread(sender.send, b"of another process")
+                await asyncio.wait_for(delivered(client), 20)
+            finally:
+                goes_on.set()
+            await delivered(client)
 
     serving(tmp_path, program, seconds=60)
 

@@ -291,11 +291,11 @@ class Together:
             self._task = None
 
     def _act(self, jobs: list[_Joined[Any]], loop: asyncio.AbstractEventLoop) -> None:
-        begun = [need for job in jobs if (need := job.begin()) is not None]
-        calls = [need for need in begun if isinstance(need, Call)]
+        needs = [need for job in jobs if (need := job.begin()) is not None]
+        calls = [need for need in needs if isinstance(need, Call)]
         with suppress(TxlogError):  # each decides alone, and gets its own error
-            if len(calls) < len(begun):
-                calls += self._store.read(partial(_prepared, begun), waits=False)
+            if len(calls) < len(needs):
+                calls += self._store.read(partial(_prepared, needs), waits=False)
             for at in range(0, len(calls), FRAME_MAX):
                 self._store.submit(calls[at : at + FRAME_MAX])
         passed_on, moment = 0, monotonic()
@@ -313,6 +313,6 @@ def _tell(jobs: list[_Joined[Any]]) -> None:
         job.tell()
 
 
-def _prepared(begun: list[Prepare | Call], view: View) -> list[Call]:
-    made = [need(view) for need in begun if not isinstance(need, Call)]
-    return [call for call in made if call is not None]
+def _prepared(needs: list[Prepare | Call], view: View) -> list[Call]:
+    calls = [need(view) for need in needs if not isinstance(need, Call)]
+    return [call for call in calls if call is not None]
