@@ -64,6 +64,17 @@ async def delivered(client: Wire) -> Any:
     return answer.message
 
 
+async def first_of(*clients: Wire) -> Wire:
+    """Read the answers of clients up to the next message of one; returns that client."""
+    tasks = {asyncio.create_task(delivered(client)): client for client in clients}
+    done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    await asyncio.wait(tasks)
+    (task,) = done
+    return tasks[task]
+
+
 async def at_rest(served: Served, count: int) -> None:
     """Wait until so many consumers wait for messages."""
     waits = served.service.client.waits
@@ -243,10 +254,12 @@ def test_a_consumer_of_a_full_connection_lets_another_look(tmp_path: Path) -> No
         await at_rest(served, 1)
         peer = await subscribed(served, "s", SHARED, "peer")
         await at_rest(served, 2)
-        for client in (deaf, peer):  # each has taken the last message, in this order
-            await asyncio.to_thread(send, "lone", b"x")
-            await delivered(client)
-            await at_rest(served, 2)
+        for last in (deaf, peer):  # until each has taken the last message, in this order
+            taken = None
+            while taken is not last:
+                await asyncio.to_thread(send, "lone", b"x")
+                taken = await first_of(deaf, peer)
+                await at_rest(served, 2)
         fields = {"topic": "persistent://public/default/large", "subscription": "s"}
         await deaf.ask("subscribe", consumer_id=2, request_id=2, subType=EXCLUSIVE, **fields)
         deaf.send("flow", consumer_id=2, messagePermits=100)
