@@ -21,7 +21,6 @@ from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.client.databases.together import originals
 from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
 
 if TYPE_CHECKING:
@@ -281,6 +280,8 @@ def resolve(
     exclusive(database=database is not None, commit=commit_, abort=abort_)
     txn_id = None if txn is None else TxnId.parse(txn)
     if database is not None:
+        from txlog.client.databases.together import originals
+
         with connection_to(database) as connection:
             client = call.client(write=True)
             for original in originals(client.store, connection):
