@@ -148,7 +148,8 @@ def test_a_lone_message_has_a_price(
     assert at_end["reads"] <= 2 * deliveries + 5 * MESSAGES
     # acknowledgements share a frame if they come in the same turn of the loop; 4 open a producer
     assert at_end["submits"] <= deliveries + 2 * MESSAGES + 1
-    assert at_end["calls of the worker"] <= deliveries + 2 * MESSAGES + 4
+    # a few events come when nothing is known of their cause yet; before, each message cost one more
+    assert at_end["calls of the worker"] <= deliveries + 2 * MESSAGES + 4 + MESSAGES // 2
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
