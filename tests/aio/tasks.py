@@ -14,5 +14,5 @@ def tasks_at_rest(client: txlog.aio.Client) -> int:
 
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
     """Wait until `count` tasks wait and the client looks up nothing."""
-    while tasks_at_rest(client) < count or client.waits._following is not None:
+    while tasks_at_rest(client) < count or client.waits._news.task is not None:
         await asyncio.sleep(0)

@@ -90,7 +90,7 @@ class Scene:
         """
         self._fence.send(b"fence")
         lsn = self.there.store.refresh()
-        while self.here.waits._followed < lsn:
+        while self.here.waits._news.lsn < lsn:
             await asyncio.sleep(0)
         await self.at_rest(count)
 
@@ -102,7 +102,7 @@ class Scene:
         blocked = asyncio.ensure_future(self.here.run(lambda sync: gate.wait(60)))
         await asyncio.sleep(0)
         kill(peer)
-        while waits._following is None:
+        while waits._news.task is None:
             await asyncio.sleep(0)
         [resting] = waits._resting
         resting.set_result(None)  # as a timer would do
@@ -368,7 +368,7 @@ def test_standby_whose_check_counted_the_death_takes_over(
         scene.there.producer("t").send(b"m", key=key)
         assert took(peer).value == b"m"
         scene.there.flush()
-        while waits._following is None:
+        while waits._news.task is None:
             await asyncio.sleep(0)
         blocked.append(asyncio.ensure_future(scene.here.run(lambda sync: gates[1].wait(60))))
         await asyncio.sleep(0)

@@ -487,3 +487,29 @@ def test_a_task_that_fails_wakes_the_next_of_its_subscription(
         assert isinstance(failed.exception(), NotAllowed) and received.result().value == b"a"
 
     run(path, main)
+
+
+def test_message_taken_ahead_wakes_another_task_of_its_consumer(path: str) -> None:
+    """Two tasks of a consumer wait, and one of its peer, which began to wait between them.
+
+    The first task takes all three messages, and only the third can find the others. Kills: a queue
+    of tasks that may take messages ahead.
+    """
+
+    async def main(client: txlog.aio.Client) -> None:
+        await client.create_topic("one")
+        eager = await client.consumer("one", "s", type="shared", create=True)
+        peer = await client.consumer("one", "s", type="shared")
+        producer = await client.producer("one")
+        await producer.send_batch(pa.table({"value": [b"a"] * 31}))
+        for _ in range(31):  # it takes 1, 2, 4, 8, 16 messages
+            assert await eager.receive() is not None
+        tasks = list[asyncio.Task[Any]]()
+        for consumer in (eager, peer, eager):
+            tasks.append(asyncio.ensure_future(consumer.receive()))
+            await at_rest(client, len(tasks))
+        await producer.send_batch(pa.table({"value": [b"b"] * 3}))
+        await asyncio.wait_for(asyncio.gather(tasks[0], tasks[2]), 20)
+        tasks[1].cancel()
+
+    run(path, main)

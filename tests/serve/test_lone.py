@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import pytest
 
 import txlog
 from tests.serve.siege import Served, Wire, serving
+from txlog.client.aio import waits
 from txlog.client.aio.worker import Worker
+from txlog.engine.decide.consuming import lease
 from txlog.engine.session.reading import pause
 from txlog.engine.store.store import Store
+from txlog.errors import TryAgain
+from txlog.serve.pulsar import connection, group_commit
 from txlog.serve.pulsar.messages import FIELDS, MessageIdData
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -59,6 +64,13 @@ async def delivered(client: Wire) -> Any:
     return answer.message
 
 
+async def at_rest(served: Served, count: int) -> None:
+    """Wait until so many consumers wait for messages."""
+    waits = served.service.client.waits
+    while sum(not resting.done() for resting in waits._resting) < count:
+        await asyncio.sleep(0)
+
+
 async def sent_one_by_one(served: Served, clients: list[Wire], times: int, first: int) -> None:
     """Send messages; each has been delivered and acknowledged before the next is sent.
 
@@ -73,9 +85,7 @@ async def sent_one_by_one(served: Served, clients: list[Wire], times: int, first
         assert FIELDS[(await producer.answer()).type] == "send_receipt"
         for _ in range(times):
             await acknowledged.get()
-        waits = served.service.client.waits
-        while sum(not resting.done() for resting in waits._resting) < len(clients):
-            await asyncio.sleep(0)
+        await at_rest(served, len(clients))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -94,9 +104,11 @@ def test_a_lone_message_has_a_price(
     """A delivery takes one look, and the consumers that get nothing do not look.
 
     The server made 2 looks, 13 reads and 7 calls of its thread for a message to one consumer; with
-    ten Shared consumers, 11 looks, 49 reads and 16 calls.
+    ten Shared consumers, 11 looks, 49 reads and 16 calls. Consumers of several subscriptions look
+    together, in one call and with one frame; each took two of both, and 8 reads.
     """
-    counts = Counter[str]()
+    counts, at_end = Counter[str](), Counter[str]()
+    monkeypatch.setattr(waits, "OWN_SECONDS", 60)  # no look for changes, however slow the machine
 
     def counted(owner: type, method: str, name: str) -> None:
         original = getattr(owner, method)
@@ -117,13 +129,15 @@ def test_a_lone_message_has_a_price(
         for owner, method, name in COUNTED:
             counted(owner, method, name)
         await sent_one_by_one(served, clients, subscriptions, MESSAGES)
+        at_end.update(counts)  # before the clients close
 
     serving(tmp_path, program)
     deliveries = MESSAGES * subscriptions
-    assert counts["looks"] <= deliveries + 2
-    assert counts["reads"] <= 8 * deliveries + 3 * MESSAGES
-    assert counts["submits"] <= 2 * deliveries + 3 * MESSAGES
-    assert counts["calls of the worker"] <= 2 * deliveries + 4 * MESSAGES
+    assert at_end["looks"] <= deliveries + 2
+    assert at_end["reads"] <= 2 * deliveries + 5 * MESSAGES
+    # acknowledgements share a frame if they come in the same turn of the loop; 4 open a producer
+    assert at_end["submits"] <= deliveries + 2 * MESSAGES + 1
+    assert at_end["calls of the worker"] <= deliveries + 2 * MESSAGES + 4
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
@@ -164,9 +178,7 @@ def test_messages_of_one_flush_reach_as_many_consumers(tmp_path: Path, delay_ms:
     async def program(served: Served) -> None:
         clients = [await subscribed(served, "s", SHARED, f"c{number}", 1) for number in range(3)]
         receiving = [asyncio.create_task(delivered(client)) for client in clients]
-        waits = served.service.client.waits
-        while sum(not resting.done() for resting in waits._resting) < len(clients):
-            await asyncio.sleep(0)
+        await at_rest(served, len(clients))
         await asyncio.to_thread(send)
         await asyncio.gather(*receiving)
 
@@ -206,10 +218,107 @@ def test_a_look_for_the_rest_of_a_batch_is_not_for_all_partitions(tmp_path: Path
             pass
         client.send("redeliverUnacknowledgedMessages", consumer_id=1)
         assert (await delivered(client)).redelivery_count == 1
-        waits = served.service.client.waits
-        while not any(not resting.done() for resting in waits._resting):
-            await asyncio.sleep(0)
+        await at_rest(served, 1)
         await asyncio.to_thread(send, 1, b"other")
         assert (await delivered(client)).consumer_id == 2
 
-    serving(tmp_path, program, seconds=5)
+    serving(tmp_path, program, seconds=30)
+
+
+def test_a_consumer_of_a_full_connection_lets_another_look(tmp_path: Path) -> None:
+    """The consumer that has rested longest is on a connection whose client does not read.
+
+    Kills: its turn, which takes nothing, counts as a look for all consumers of the subscription.
+    """
+
+    def send(topic: str, *values: bytes) -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            client.create_topic(topic, if_not_exists=True)
+            for value in values:
+                client.producer(topic).send(value)
+
+    async def program(served: Served) -> None:
+        await asyncio.to_thread(send, "large")
+        deaf = await subscribed(served, "s", SHARED, "deaf")
+        await at_rest(served, 1)
+        peer = await subscribed(served, "s", SHARED, "peer")
+        await at_rest(served, 2)
+        for client in (deaf, peer):  # each has taken the last message, in this order
+            await asyncio.to_thread(send, "lone", b"x")
+            await delivered(client)
+            await at_rest(served, 2)
+        fields = {"topic": "persistent://public/default/large", "subscription": "s"}
+        await deaf.ask("subscribe", consumer_id=2, request_id=2, subType=EXCLUSIVE, **fields)
+        deaf.send("flow", consumer_id=2, messagePermits=100)
+        await asyncio.to_thread(send, "large", *[bytes(4 << 20)] * 5)
+        while served.service.backlog.used <= connection.UNSENT_BYTES_MAX:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(send, "lone", b"y")
+        await delivered(peer)
+
+    serving(tmp_path, program, seconds=30)
+
+
+def test_a_message_of_another_process_waits_for_no_send_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits a moment for its own send, which may have caused the event of a flush.
+
+    Kills: it waits until the send has ended.
+    """
+    begun, goes_on = threading.Event(), threading.Event()
+    store_group = group_commit.store_group
+
+    def held(*args: Any) -> Any:
+        begun.set()
+        goes_on.wait(60)
+        return store_group(*args)
+
+    def send() -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            client.producer("lone").send(b"of another process")
+
+    async def program(served: Served) -> None:
+        client, producer = await subscribed(served, "s", EXCLUSIVE, "c"), await served.connected()
+        await producer.ask("producer", topic=TOPIC, producer_id=1, request_id=2)
+        await at_rest(served, 1)
+        monkeypatch.setattr(group_commit, "store_group", held)
+        producer.message(b"of this one", {"producer_id": 1}, {}, sequence_id=0)
+        try:
+            assert await asyncio.to_thread(begun.wait, 20)
+            await asyncio.to_thread(send)
+            await asyncio.wait_for(delivered(client), 20)
+        finally:
+            goes_on.set()
+        await delivered(client)
+
+    serving(tmp_path, program, seconds=60)
+
+
+def test_a_lease_that_is_refused_fails_alone(tmp_path: Path) -> None:
+    """Ten subscriptions look together, and the store refuses the lease of one."""
+
+    async def program(served: Served) -> None:
+        clients = [await subscribed(served, f"s{n}", EXCLUSIVE, "c") for n in range(10)]
+        await sent_one_by_one(served, clients, 10, 0)
+        refused = 0
+
+        def decided(view: Any, settings: Any, now: Any, wants: Any) -> Any:
+            nonlocal refused
+            if wants.subscription == first and refused < 1:
+                refused += 1
+                raise TryAgain("for a test")
+            return lease.receive(view, settings, now, wants)
+
+        with pytest.MonkeyPatch.context() as patch:
+            store = served.service.store.store
+            first = store.read(lambda view: min(view.catalog.subscriptions))
+            patch.setattr("txlog.engine.session.consuming.receive.receive", decided)
+            producer = await served.connected()
+            await producer.ask("producer", topic=TOPIC, producer_id=1, request_id=2)
+            producer.message(b"x", {"producer_id": 1}, {}, sequence_id=MESSAGES)
+            for client in clients:
+                assert (await delivered(client)).redelivery_count == 0
+        assert refused == 1
+
+    serving(tmp_path, program, seconds=60)

@@ -13,8 +13,7 @@ from txlog.base.ids import TxnId
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import InvalidMessage
 from txlog.serve.pulsar.batches import ReceivedRows, rows_of, rows_of_all
-from txlog.serve.pulsar.ids import BatchSpan, unacked
-from txlog.serve.pulsar.members import runs_of
+from txlog.serve.pulsar.ids import BatchSpan, runs_of, unacked
 from txlog.serve.pulsar.messages import MessageIdData, MessageMetadata, SingleMessageMetadata
 from txlog.serve.pulsar.wire import (
     Frame,

@@ -280,7 +280,7 @@ class SliceCache:
         """Note that rows were built, up to the one before `end`.
 
         The number of tables and the memory that their slices keep are bounded.
-        table: the rows, if callers have not got all rows yet
+        table: the rows, if callers may want some of them
         """
         size = 0 if table is None else table.get_total_buffer_size()
         if size > CUT_BYTES_MAX:
@@ -503,7 +503,8 @@ class Files:
         if end > stop:
             end = max(stop, min(end, self._end_beside(ledger, start)))
         table = make(start, end)
-        self._cuts.keep(key, start, end, table if end > stop else None)
+        # many subscriptions want a message that came alone
+        self._cuts.keep(key, start, end, table if end > stop or end - start == 1 else None)
         return table if end == stop else table.slice(0, stop - start)
 
     def _end_beside(self, ledger: int, row: int) -> int:

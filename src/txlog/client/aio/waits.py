@@ -23,18 +23,19 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from txlog.client.aio.worker import Undo, Worker
+from txlog.client.aio.worker import Prepare, Together, Undo, Worker
 from txlog.engine.door.facts import CATALOG, Component, members, peers
 from txlog.engine.door.liveness import consumer_of
 from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
 from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, EventCounts, Store, View
-from txlog.errors import AlreadyClosed
+from txlog.errors import AlreadyClosed, TxlogError
 
 T = TypeVar("T")
 Resting: TypeAlias = "asyncio.Future[Concern | None]"  # its result is the baton, if it gets one
 NEVER: Final = 1 << 62
+OWN_SECONDS: Final = 0.005  # an event that an own call may have caused waits so long for its end
 # Each task must learn of changes of these; of other changes one of a queue is enough.
 FOR_ALL: Final = frozenset([CATALOG[0], peers(0)[0], members(0)[0]])
 
@@ -43,6 +44,7 @@ class Found(NamedTuple):
     """The changes of the store since the tasks began to rest.
 
     lsn, departures: it covers all frames up to this LSN, and this many departures of consumers
+    since:   the LSN that it begins after
     changed: the components that changed; None: any component may have changed
     bereft:  the component `peers` of each subscription that may have lost a consumer
     """
@@ -51,6 +53,7 @@ class Found(NamedTuple):
     departures: int
     changed: set[Component] | None
     bereft: frozenset[Component]
+    since: int
 
 
 class TaskWait(Waiting):
@@ -58,47 +61,119 @@ class TaskWait(Waiting):
 
     seconds: what is left of its rest; 0: it looks next
     baton:   what its queue was woken for
+    is_stopped: `stop` was called; the caller of `until` sets it back
     """
 
-    __slots__ = ("baton", "seconds")
+    __slots__ = ("baton", "is_stopped", "resting", "seconds")
 
     def __init__(self, store: Store, rest: Rest) -> None:
         super().__init__(store, rest, is_asked_for=True)
         self.seconds = 0.0
         self.baton: Concern | None = None
+        self.is_stopped = False
+        self.resting: Resting | None = None
+
+    def stop(self) -> None:
+        """Have `until` return None instead of resting; a look that has begun ends first."""
+        self.is_stopped = True
+        if self.resting is not None:
+            _end(self.resting)
+
+
+class Following:
+    """What the resting tasks have learnt, and who finds out more.
+
+    lsn:   they have been woken for all changes up to this LSN
+    asked: and for this many departures of consumers
+    task:  has the worker read what changed; None: there is none
+    is_behind: another event came while that task was reading
+    own:   calls of this process that store messages now
+    later: an event waits for the end of such a call
+    """
+
+    __slots__ = ("asked", "is_behind", "later", "lsn", "own", "task")
+
+    def __init__(self) -> None:
+        self.lsn, self.asked = BY_TIME.lsn, NEVER
+        self.task: asyncio.Task[None] | None = None
+        self.is_behind = False
+        self.own = 0
+        self.later: asyncio.TimerHandle | None = None
+
+
+class Turn(Generic[T]):
+    """One turn of a wait after another, in the worker: a look, and the rest after it.
+
+    is_over: it is the last turn, as time is up
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_is_last",
+        "_is_thorough",
+        "_look",
+        "_prepare",
+        "_waiting",
+        "is_over",
+    )
+
+    def __init__(
+        self,
+        waiting: TaskWait,
+        look: Callable[[bool], T | None],
+        is_last: Callable[[T], bool],
+        prepare: Prepare | None,
+        deadline: float | None,
+    ) -> None:
+        """The arguments are those of `Waits.until`."""
+        self._waiting, self._look, self._is_last = waiting, look, is_last
+        self._prepare, self._deadline = prepare, deadline
+        self.is_over = self._is_thorough = False
+
+    def begin(self) -> Prepare | None:
+        """Note the events so far: from here on an event ends the rest."""
+        self._is_thorough = self._waiting.look() or self.is_over
+        return None if self._is_thorough else self._prepare
+
+    def act(self) -> tuple[T | None, float]:
+        """Look; returns the answer, and the seconds to rest."""
+        answer = self._look(self._is_thorough)
+        over = self.is_over if answer is None else not self._is_last(answer)
+        return answer, 0.0 if over else self._waiting.rest(self._deadline)
+
+    def alone(self) -> tuple[T | None, float]:
+        """Both of these."""
+        self.begin()
+        return self.act()
 
 
 class Waits:
     """The rests of the tasks of one client."""
 
     __slots__ = (
-        "_asked",
         "_bereft",
         "_concerned",
         "_descriptor",
-        "_followed",
-        "_following",
         "_heard",
-        "_is_behind",
         "_is_closed",
         "_loop",
+        "_news",
         "_resting",
         "_stall",
         "_store",
+        "together",
         "worker",
     )
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self.worker = store, worker
+        self.together = Together(store, worker)
         self._resting: dict[Resting, tuple[Concern | None, Rest]] = {}
         # by component, in the order in which they began to rest
         self._concerned: dict[Component, dict[Resting, None]] = {}
         self._bereft = set[Resting]()  # rests during which a peer may have died
         self._heard = EventCounts()  # the events handled so far
-        self._followed = BY_TIME.lsn  # tasks have been woken for all changes up to this LSN
-        self._asked = NEVER  # and for this many departures of consumers
-        self._following: asyncio.Task[None] | None = None
-        self._is_behind = False  # another event came while `_pass_on` was reading
+        self._news = Following()
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
@@ -112,6 +187,7 @@ class Waits:
         undo: Undo[T] | None = None,
         waiting: TaskWait | None = None,
         is_last: Callable[[T], bool] = lambda answer: False,
+        prepare: Prepare | None = None,
     ) -> T | None:
         """Call `look` until it returns something else than None, and return that.
 
@@ -121,6 +197,8 @@ class Waits:
         waiting: the state of the last call, of `rest`; after an answer that was the last one, this
                 call rests before it looks
         is_last: whether a look after this answer would return None
+        prepare: the call of the store that a look which is not thorough needs first. The looks that
+                begin in one turn of the loop then share a call of the worker, and a frame
         raises: StoreNotFound if the store was removed meanwhile; AlreadyClosed once the client is
                 closed; the errors of `look`
         """
@@ -132,20 +210,22 @@ class Waits:
                 undo(outcome[0])
 
         waiting.seconds = min(waiting.seconds, waiting.left())
+        turn = Turn(waiting, look, is_last, prepare, deadline)
         try:
             while True:
-                while waiting.seconds > 0:
+                while waiting.seconds > 0 and not waiting.is_stopped:
                     is_called = await self._rest(waiting, rest)
                     waiting.seconds = 0.0 if is_called else waiting.rest_on()
-                is_over = deadline is not None and time.monotonic() >= deadline
-
-                def turn(is_over: bool = is_over) -> tuple[T | None, float]:
-                    answer = look(waiting.look() or is_over)
-                    over = is_over if answer is None else not is_last(answer)
-                    return answer, 0.0 if over else waiting.rest(deadline)
-
-                answer, waiting.seconds = await self.worker.run(turn, give_back)
-                if answer is not None or is_over:
+                if waiting.is_stopped:
+                    waiting.seconds = 0.0
+                    return None
+                turn.is_over = deadline is not None and time.monotonic() >= deadline
+                if prepare is None:
+                    outcome = await self.worker.run(turn.alone, give_back)
+                else:
+                    outcome = await self.together.run(turn.act, give_back, turn.begin)
+                answer, waiting.seconds = outcome
+                if answer is not None or turn.is_over:
                     return answer
         except BaseException:  # also if it was cancelled: the next call looks
             waiting.seconds = 0.0
@@ -179,14 +259,12 @@ class Waits:
             return False
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
+        waiting.resting = resting
         self._begin(resting, concern, waiting.departures.asked, rest)
         self._mind_flush()  # a flush may have begun before any task rested
         try:
             if not self._is_news(seen, concern):  # else a thread got an event before we listened
-                count = wakeups.tally.departures
-                if wakeups.count != seen.count or (
-                    concern is not None and waiting.departures.asked < count
-                ):
+                if concern is not None and self._is_behind_events():
                     self._follow(loop)
                 await resting
         finally:
@@ -205,17 +283,18 @@ class Waits:
 
     def _begin(self, resting: Resting, concern: Concern | None, asked: int, rest: Rest) -> None:
         if not self._resting:
-            self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
-            self._asked = NEVER
+            self._heard, self._news.lsn = self._store.wakeups.tally.copy(), BY_TIME.lsn
+            self._news.asked = NEVER
         self._resting[resting] = concern, rest
         if concern is not None:
-            self._followed = min(self._followed, concern.lsn)
-            self._asked = min(self._asked, asked)
+            self._news.lsn = min(self._news.lsn, concern.lsn)
+            self._news.asked = min(self._news.asked, asked)
             for key in concern.keys:
                 self._concerned.setdefault(key, {})[resting] = None
 
     def _forget(self, resting: Resting, waiting: TaskWait) -> None:
         concern, _ = self._resting.pop(resting)
+        waiting.resting = None
         if concern is None:
             return
         waiting.baton = resting.result() if resting.done() and not resting.cancelled() else None
@@ -223,7 +302,7 @@ class Waits:
             del self._concerned[key][resting]
             if not self._concerned[key]:
                 del self._concerned[key]
-        waiting.departures.asked = max(waiting.departures.asked, self._asked)
+        waiting.departures.asked = max(waiting.departures.asked, self._news.asked)
         if resting in self._bereft:
             self._bereft.discard(resting)
             waiting.departures.mourn()
@@ -256,9 +335,14 @@ class Waits:
                 rest for rest, (concern, _) in self._resting.items() if concern is None
             ]:
                 _end(resting)
-            if heard.news != before.news and self._concerned and self._loop is not None:
-                self._follow(self._loop)
+            if heard.news != before.news and self._concerned and self._is_behind_events():
+                self._follow_later()
         self._mind_flush()
+
+    def _is_behind_events(self) -> bool:
+        """Whether tasks may have to learn what was flushed, or who left, before the last event."""
+        wakeups = self._store.wakeups
+        return wakeups.durable_lsn > self._news.lsn or wakeups.tally.departures > self._news.asked
 
     def end_all(self) -> None:
         """Wake all resting tasks."""
@@ -271,32 +355,101 @@ class Waits:
             if getattr(rest, "__self__", None) is handle:
                 _end(resting)
 
+    # --- what this process stores ------------------------------------------------------------
+
+    async def run_own(self, act: Callable[[], T]) -> T:
+        """Run a call aside that stores messages; then wake the tasks that its changes concern."""
+        news: Found | None = None
+
+        def run() -> T:
+            nonlocal news
+            answer = act()
+            with suppress(TxlogError):  # then the event of the flush tells
+                news = self._changes()
+            return answer
+
+        self._news.own += 1
+        try:
+            return await self.worker.run(run, aside=True)
+        finally:
+            self._end_own(news)
+
+    def _changes(self) -> Found | None:
+        """In the thread of an own call, at its end: what tasks have to learn of the changes so far.
+
+        None: nothing is known to be new.
+        """
+        since = self._news.lsn
+
+        def look(view: View) -> Found | None:
+            lsn = min(view.lsn, view.journal.durable_lsn)
+            if lsn <= since:
+                return None
+            return Found(lsn, 0, view.changed_since(since), frozenset(), since)
+
+        return self._store.read(look, fresh=False, waits=False)
+
+    def _end_own(self, news: Found | None) -> None:
+        self._news.own -= 1
+        if news is not None:
+            self._learn(news)
+        if self._news.later is not None:
+            self._follow_now()
+
+    def _follow_later(self) -> None:
+        """Follow, but give an own call that may have caused the event a moment to end first."""
+        loop = self._loop
+        if loop is None or self._news.later is not None:
+            return
+        if self._news.own and self._news.task is None:
+            self._news.later = loop.call_later(OWN_SECONDS, self._follow_now)
+        else:
+            self._follow(loop)
+
+    def _follow_now(self) -> None:
+        if self._news.later is not None:
+            self._news.later.cancel()
+            self._news.later = None
+        if self._loop is not None and self._is_behind_events():
+            self._follow(self._loop)
+
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the worker read what changed, and then wake the tasks that it concerns."""
-        if self._following is None:
-            self._following = loop.create_task(self._pass_on())
+        if self._news.task is None:
+            self._news.task = loop.create_task(self._pass_on())
         else:
-            self._is_behind = True
+            self._news.is_behind = True
 
     async def _pass_on(self) -> None:
         try:
             while True:
-                self._is_behind, since, asked = False, self._followed, self._asked
+                self._news.is_behind, since, asked = (
+                    False,
+                    self._news.lsn,
+                    self._news.asked,
+                )
                 news = await self.worker.run(partial(self._changed_since, since, asked))
-                # a task that began to rest in between may have looked at an older state
-                lsn, count = news.lsn, news.departures
-                self._followed = lsn if self._followed == since else min(self._followed, lsn)
-                self._asked = count if self._asked == asked else min(self._asked, count)
-                if news.changed is None:
-                    self.end_all()
-                self._call(news.changed or (), lsn)
+                count = news.departures
+                self._news.asked = (
+                    count if self._news.asked == asked else min(self._news.asked, count)
+                )
+                self._learn(news)
                 self._pass_on_deaths(news.bereft)
-                if not self._is_behind:
+                if not self._news.is_behind:
                     return
         except Exception:  # the tasks look again, and get the error from there
             self.end_all()
         finally:
-            self._following = None
+            self._news.task = None
+
+    def _learn(self, news: Found) -> None:
+        """Wake the tasks that changes concern."""
+        lsn = news.lsn
+        # a task that began to rest in between may have looked at an older state
+        self._news.lsn = lsn if self._news.lsn == news.since else min(self._news.lsn, lsn)
+        if news.changed is None:
+            self.end_all()
+        self._call(news.changed or (), lsn)
 
     def _call(self, changed: Iterable[Component], lsn: int) -> None:
         """Wake the tasks that a change concerns; of a queue one, unless all must look."""
@@ -357,7 +510,7 @@ class Waits:
                     consumers[number].subscription for number in numbers if number in consumers
                 }
             bereft = map(peers, subscriptions)
-            return Found(view.lsn, tally.departures, changed, frozenset(bereft))
+            return Found(view.lsn, tally.departures, changed, frozenset(bereft), lsn)
 
         return store.read(look)
 

@@ -17,18 +17,25 @@ returns a message or closes a handle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from threading import Lock
-from typing import Generic, TypeVar
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
+from txlog.engine.door.store import Call, Store, View
 from txlog.errors import AlreadyClosed, TxlogError
 
 T = TypeVar("T")
 Undo = Callable[[T], object]
+Prepare = Callable[[View], Call | None]
+Begin = Callable[[], Prepare | Call | None]
 ASIDE_MAX = 32  # how many calls run aside at once; more calls queue for one of these threads
+FRAME_MAX = 100  # calls that are decided under one lock, and share a frame
+TOGETHER_SECONDS = 0.01  # after that, calls that run together get the answers so far
 
 
 class Worker:
@@ -59,7 +66,7 @@ class Worker:
         raises: AlreadyClosed, after close or in a forked child; CancelledError
         """
         self._check()
-        job = _Job(act, self._given_back(undo))
+        job = _Job(act, self.given_back(undo))
         act_as = copy_context().run
         future = (self._beside() if aside else self._pool).submit(act_as, job.run)
         if keeps:
@@ -74,7 +81,7 @@ class Worker:
     def leave(self, act: Callable[[], object]) -> None:
         """Run a call after all calls so far, without waiting for it; its error becomes a note."""
         if not self._is_closed:
-            reported = self._given_back(lambda _: act())
+            reported = self.given_back(lambda _: act())
             self._pool.submit(copy_context().run, reported, None)
 
     async def finish(self, act: Callable[[], T], undo: Undo[T] | None = None) -> T:
@@ -96,7 +103,7 @@ class Worker:
             return done.result()
         failure = done.exception()
         if undo is not None and failure is None:
-            await self.finish(partial(self._given_back(undo), done.result()))
+            await self.finish(partial(self.given_back(undo), done.result()))
         raise cancelled from failure
 
     def _beside(self) -> ThreadPoolExecutor:
@@ -138,7 +145,9 @@ class Worker:
                 hint="open it again, after the fork",
             )
 
-    def _given_back(self, undo: Undo[T] | None) -> Undo[T]:
+    def given_back(self, undo: Undo[T] | None) -> Undo[T]:
+        """An undo that reports its error instead of raising it."""
+
         def give_back(answer: T) -> None:
             try:
                 if undo is not None:
@@ -176,3 +185,134 @@ class _Job(Generic[T]):
     def give_back(self) -> None:
         assert self._made is not None
         self._undo(self._made[0])
+
+
+class _Joined(_Job[T]):
+    """A call that runs together with others; it keeps its outcome until the loop tells it.
+
+    begin, answered: as in `Together.run`
+    """
+
+    def __init__(
+        self,
+        act: Callable[[], T],
+        undo: Undo[T],
+        begin: Begin,
+        answered: asyncio.Future[T],
+    ) -> None:
+        super().__init__(act, undo)
+        self._begin, self.answered = begin, answered
+        self._act_as = copy_context().run
+        self.error: BaseException | None = None
+
+    def begin(self) -> Prepare | Call | None:
+        try:
+            return self._act_as(self._begin)
+        except Exception as error:  # of this call alone
+            self.error = error
+            return None
+
+    def act(self) -> None:
+        if self.error is None:
+            try:
+                self._act_as(self.run)
+            except Exception as error:  # of this call alone
+                self.error = error
+
+    def tell(self) -> None:
+        """In the loop: give the task its outcome."""
+        if self.answered.done():
+            return
+        if self._made is not None:
+            self.answered.set_result(self._made[0])
+        elif self.error is None or isinstance(self.error, asyncio.CancelledError):
+            self.answered.cancel()
+        else:
+            self.answered.set_exception(self.error)
+
+
+class Together:
+    """Runs the calls of one turn of the loop, and those that come meanwhile, as one of the worker.
+
+    Many tasks wake in the same turn, and each looks for messages or acknowledges some. The store
+    decides what all of them need of it under one lock, in one frame. Then each goes on by itself,
+    and has its own outcome. A call whose decision was refused decides alone, so it keeps no
+    other from its answer.
+
+    shared: what the calls of one run keep for each other, in the worker
+    """
+
+    __slots__ = ("_jobs", "_store", "_task", "_worker", "shared")
+
+    def __init__(self, store: Store, worker: Worker) -> None:
+        self._store, self._worker = store, worker
+        self._jobs: list[_Joined[Any]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.shared: dict[Hashable, Any] = {}
+
+    async def run(self, act: Callable[[], T], undo: Undo[T] | None, begin: Begin) -> T:
+        """Run a call in the worker thread; returns its answer, or raises its error.
+
+        undo:   as in `Worker.run`
+        begin:  runs before it, in the worker; returns the call of the store that `act` needs and
+                looks at, or what makes it of a fresh view, or None
+        raises: as `Worker.run`
+        """
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[T] = loop.create_future()
+        job = _Joined(act, self._worker.given_back(undo), begin, answered)
+        self._jobs.append(job)
+        if self._task is None:
+            self._task = loop.create_task(self._run_all())
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            elif job.abandon():
+                self._worker.leave(job.give_back)
+            raise
+
+    async def _run_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._jobs:
+                jobs, self._jobs = self._jobs, []
+                try:
+                    await self._worker.run(partial(self._act, jobs, loop))
+                except BaseException as error:  # the client is closed
+                    for job in jobs:
+                        job.error = job.error or error
+                    if not isinstance(error, Exception):
+                        raise
+                finally:
+                    _tell(jobs)
+        finally:
+            self._task = None
+
+    def _act(self, jobs: list[_Joined[Any]], loop: asyncio.AbstractEventLoop) -> None:
+        begun = [need for job in jobs if (need := job.begin()) is not None]
+        calls = [need for need in begun if isinstance(need, Call)]
+        with suppress(TxlogError):  # each decides alone, and gets its own error
+            if len(calls) < len(begun):
+                calls += self._store.read(partial(_prepared, begun), waits=False)
+            for at in range(0, len(calls), FRAME_MAX):
+                self._store.submit(calls[at : at + FRAME_MAX])
+        passed_on, moment = 0, monotonic()
+        for count, job in enumerate(jobs):
+            if monotonic() - moment > TOGETHER_SECONDS:
+                with suppress(RuntimeError):  # the loop has been closed
+                    loop.call_soon_threadsafe(_tell, jobs[passed_on:count])
+                passed_on, moment = count, monotonic()
+            job.act()
+        self.shared.clear()
+
+
+def _tell(jobs: list[_Joined[Any]]) -> None:
+    for job in jobs:
+        job.tell()
+
+
+def _prepared(begun: list[Prepare | Call], view: View) -> list[Call]:
+    made = [need(view) for need in begun if not isinstance(need, Call)]
+    return [call for call in made if call is not None]

@@ -455,6 +455,14 @@ class Call:
         self.error = self.error or error
         self.done = True
 
+    def outcome(self) -> object:
+        """The answer, after it was submitted; raises its error."""
+        if self.error is not None:
+            raise self.error
+        if not self.done:
+            raise interrupted(InterruptedError("the submission was interrupted"))
+        return self.answer
+
     @property
     def is_in_doubt(self) -> bool:
         """True when its frame may be in the journal."""

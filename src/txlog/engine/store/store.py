@@ -1199,6 +1199,7 @@ class Store:
                 # `_is_awaited`, without the call
                 is_awaited = decision.sync and (decision.outlasts or self.durability == "sync")
                 appender.join(view, decision, encoded, now, is_awaited=is_awaited)
+                call.waits = decision.waits or decision.sync or decision.error is not None
                 call.conclude(decision)
                 if decision.ops:
                     joined.append(call)
@@ -1206,6 +1207,9 @@ class Store:
                     call.stage = NO_FRAME
                 sync = sync or decision.sync
             self._close_frame(joined)
+            waits = any([call.waits for call in calls])  # the last to end ends the submission
+            for call in calls:
+                call.waits = waits
         except OutcomeUnknown:
             raise
         except NothingWritten as refused:  # the folds are ahead of the journal

@@ -77,6 +77,7 @@ GONE_MAX: Final = 1000
 UNTOLD_SECONDS_MAX: Final = 0.05
 """The longest wait where files cannot be watched, even if the caller asked for a longer one."""
 UNKNOWN: Final = ""
+MAX_LSN: Final = 1 << 63
 _ANYBODY: Final = frozenset([UNKNOWN])
 GOING_SECONDS: Final = 10.0
 """If a lock is still held so long after its file was closed, another live process holds it."""
@@ -401,6 +402,12 @@ class Wakeups:
         """The descriptor for an event loop to watch; None where files cannot be watched."""
         watch = self._watch
         return watch.fileno() if watch is not None and self.is_told else None
+
+    @property
+    def durable_lsn(self) -> int:
+        """The LSN up to which frames were durable at the last event; if unknown, beyond all."""
+        record = self._seen
+        return MAX_LSN if record is None else record.durable_lsn
 
     @property
     def flushing(self) -> int:

@@ -7,7 +7,7 @@ for a client that acknowledges in transactions and cannot name a message in a ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 from txlog.engine.door.catalog import Topic, declared_of, number_of
-from txlog.engine.door.reading import find_marker
+from txlog.engine.door.reading import find_marker, is_newest
 from txlog.engine.door.sending import ORDERING_KEY, ordering_key_in
 from txlog.engine.door.store import View
 from txlog.serve.pulsar.batches import ReceivedRows
+from txlog.serve.pulsar.encrypted import ENCRYPTED, message_count
 from txlog.serve.pulsar.ids import BatchSpan, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
 
@@ -270,6 +271,57 @@ def _split(piece: BatchPiece) -> Iterator[BatchPiece]:
         return
     for step in range(size):
         yield BatchPiece(span, at + step, 1, row + step, True)
+
+
+# --- the rows that a consumer gets ---------------------------------------------------------------
+
+
+def newest_by_key(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
+    """For each leased row whether a consumer of compacted messages gets it."""
+    column = table.column("partition")
+    mask = pa.repeat(pa.scalar(True), table.num_rows)
+    for partition in pc.unique(column).to_pylist():
+        is_here = pc.equal(column, partition)
+        rows = table.filter(is_here)
+        order = pc.sort_indices(
+            rows, [("ledger", "ascending"), ("entry", "ascending"), ("index", "ascending")]
+        )
+        is_kept = is_newest(view, number_of(topic, partition), rows.take(order))
+        unsorted = is_kept.take(pc.sort_indices(order))
+        mask = pc.replace_with_mask(mask, is_here.combine_chunks(), unsorted)
+    return mask
+
+
+def rows_within(table: pa.Table, bytes_max: int) -> int:
+    """How many of the first rows fit into `bytes_max`, at least one."""
+    sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
+    ends = pc.cumulative_sum(pc.cast(sizes, pa.int64()))
+    within: int = pc.sum(pc.less_equal(ends, bytes_max)).as_py()
+    return max(1, within)
+
+
+def within_permits(table: pa.Table, permits: Mapping[int, int]) -> pa.BooleanArray | None:
+    """For each row whether its consumer has permits for it; None: for all of them.
+
+    A lease counts rows, and clients count messages. An encrypted batch is one row, so it may have
+    more messages than permits are left. It goes out, as a broker sends it, and the permits become
+    negative; the rows after it wait. Pulsar's brokers do so only in shared subscriptions, by the
+    average size of batches; in others they read as many entries as there are permits.
+    """
+    properties = table.column("properties").combine_chunks()
+    if properties.null_count == len(properties):
+        return None
+    encrypted = pc.map_lookup(properties, ENCRYPTED, "last")
+    if encrypted.null_count == len(encrypted):
+        return None
+    remaining = dict(permits)
+    flags = []
+    for partition, text in zip(
+        table.column("partition").to_pylist(), encrypted.to_pylist(), strict=True
+    ):
+        flags.append(remaining[partition] > 0)
+        remaining[partition] -= 1 if text is None else message_count([(ENCRYPTED, text)])
+    return None if all(flags) else pa.array(flags, pa.bool_())
 
 
 # --- ranges of hashes ----------------------------------------------------------------------------

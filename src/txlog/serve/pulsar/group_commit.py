@@ -667,9 +667,10 @@ class GroupCommit:
             self._wake()
 
     async def _outcome(self, group: _Group) -> _Outcome:
+        client = self._service.client
         try:
             # a separate thread, in which nothing else of the server runs
-            return await self._service.client.run(partial(_run_group, group), blocking=True)
+            return await client.waits.run_own(partial(_run_group, group, client.sync))
         except Exception as error:  # the client is closed, or there is a bug
             return _Outcome(
                 [error for _ in group.begins],

@@ -341,3 +341,18 @@ def unacked(ack_set: list[int], count: int) -> int:
     numbers = [word & NOWHERE for word in ack_set[: -(-count // 64)]]
     bits = int.from_bytes(pack(f"<{len(numbers)}Q", *numbers), "little")
     return bits & ((1 << count) - 1)
+
+
+def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
+    """The messages of a batch whose bits are set; bit 0 is message `at`."""
+    runs = []
+    offset = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        offset += skip
+        size = (~bits & (bits + 1)).bit_length() - 1
+        runs.append(span.run(at + offset, at + offset + size - 1))
+        bits >>= size
+        offset += size
+    return runs

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -30,23 +30,25 @@ from txlog.clock import Instant
 from txlog.engine.door.catalog import Topic, index_of, number_of
 from txlog.engine.door.consuming import ConsumerSession, Session, active_consumer
 from txlog.engine.door.facts import IdSet, Mark, Run, each
-from txlog.engine.door.reading import is_newest
-from txlog.engine.door.store import Decision, View
+from txlog.engine.door.store import Call, Decision, View
 from txlog.engine.door.topics import SPLIT_BATCHES, set_policies
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
 from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import (
+    BatchGap,
     Delivery,
     gaps,
     is_within,
     names_in_batch,
+    newest_by_key,
     plan_deliveries,
     reads_empty,
+    rows_within,
+    within_permits,
 )
-from txlog.serve.pulsar.encrypted import ENCRYPTED, message_count
-from txlog.serve.pulsar.ids import STEP, BatchSpan, wire_id
+from txlog.serve.pulsar.ids import STEP, BatchSpan, runs_of, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import make_command, message_frame
 
@@ -296,13 +298,18 @@ class StoreConsumer:
             self._tasks.append(tasks.begin(self._pump(), self._dismiss))
             if self.kind == "failover":
                 self._tasks.append(tasks.begin(self._watch(), self._dismiss))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the pump look who accepts messages now."""
         self._changed.set()
+        self._waiting.stop()
 
     def flow(self, consumer: ClientConsumer, permits: int) -> None:
         """A consumer accepts more messages."""
         consumer.permits += permits
         if consumer.permits > 0 and consumer.partition not in self._ready:
-            self._changed.set()
+            self._wake()
 
     def _dismiss(self) -> None:
         """A task has failed: the clients subscribe again."""
@@ -312,6 +319,7 @@ class StoreConsumer:
     async def _pump(self) -> None:
         while True:
             self._changed.clear()
+            self._waiting.is_stopped = False
             takers = [
                 consumer
                 for consumer in self.consumers.values()
@@ -338,15 +346,9 @@ class StoreConsumer:
                 receiver = self.consumers.get(delivery.partition)
                 if receiver is not None:
                     receiver.send(delivery)
-            orphans = [
-                consumer for consumer in deliveries if consumer.partition not in self.consumers
-            ]
-            if orphans:
-                runs = [
-                    consumer.span.run(consumer.at, consumer.at + consumer.size - 1)
-                    for consumer in orphans
-                ]
-                await self.give_back(runs)
+            orphans = [each for each in deliveries if each.partition not in self.consumers]
+            if orphans:  # their consumer has closed meanwhile
+                await self.handle.worker.run(partial(self._put_back, orphans))
 
     async def _news(self, full: set[Connection]) -> None:
         """Wait until a consumer accepts more, or a full connection has room."""
@@ -360,6 +362,11 @@ class StoreConsumer:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _room(self, full: set[Connection]) -> None:
+        """Wake the pump once a full connection has room."""
+        await self._news(full)
+        self._wake()
 
     async def _without_parts(self, deliveries: list[Delivery]) -> list[Delivery]:
         """The deliveries to send now; batches whose part was aborted go back to the store as a
@@ -402,26 +409,40 @@ class StoreConsumer:
         """The next deliveries; None: other consumers accept messages now."""
         permits = {at: self.consumers[at].permits for at in self._ready}
         connections = {self.consumers[at].connection for at in self._ready}
-        look = partial(self._look, permits, connections)
         if self._searched != self._ready:
             self._waiting.seconds = 0.0
-        undo, is_last = _give_back, lambda _: self._searched is not None
-        wait = partial(self.handle.waits.until, look, None, self.session.rest, undo)
-        take = asyncio.ensure_future(wait(self._waiting, is_last))
-        change = asyncio.ensure_future(self._news(full))
+        room = asyncio.create_task(self._room(full)) if full else None
         try:
-            await asyncio.wait({take, change}, return_when=asyncio.FIRST_COMPLETED)
+            taken = await self.handle.waits.until(
+                partial(self._look, permits, connections),
+                None,
+                self.session.rest,
+                _give_back,
+                self._waiting,
+                lambda _: self._searched is not None,
+                None if self.durable is None else partial(self._prepare, permits, connections),
+            )
         finally:
-            change.cancel()
-            if not take.done():
-                take.cancel()
-        try:
-            result = await take
-        except asyncio.CancelledError:
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise
+            if room is not None:
+                room.cancel()
+        return None if taken is None else taken[1]
+
+    def _prepare(
+        self, permits: dict[int, int], connections: set[Connection], view: View
+    ) -> Call | None:
+        """In the store's thread: the call that leases messages for `_look`, if it needs one."""
+        assert self.durable is not None
+        if any(each_connection.is_full for each_connection in connections):
             return None
-        return None if result is None else result[1]
+        self.durable.limit_to(permits)
+        limit = max(1, min(sum(permits.values()), self._turn_max(connections)[1]))
+        return self.durable.prepare(limit, view)
+
+    def _turn_max(self, connections: set[Connection]) -> tuple[int, int]:
+        """How many bytes, and so about how many messages, one turn takes."""
+        backlog = next(iter(connections)).service.backlog
+        most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
+        return most, min(TAKE_MAX, most // self._message_bytes)
 
     def _look(
         self, permits: dict[int, int], connections: set[Connection], is_thorough: bool
@@ -432,50 +453,67 @@ class StoreConsumer:
         connections: the connections of these consumers; they belong to one client
         """
         self._searched = None
-        if any(each_connection.is_full for each_connection in connections):  # by other consumers
-            return _nothing, []
+        is_prepared = self.durable is not None and self.durable.is_prepared
+        if not is_prepared and any(each_connection.is_full for each_connection in connections):
+            return _nothing, []  # by other consumers
         session = self.session
         connection = next(iter(connections))
-        backlog = connection.service.backlog
-        most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
-        limit = min(TAKE_MAX, most // self._message_bytes)
+        most, limit = self._turn_max(connections)
         table = self._leased(permits, limit, is_thorough)
         still = None if self.durable is None else self.durable.idle
         if table is None or not table.num_rows:
             return None
-        if table.nbytes > 2 * most and (row_count := _rows_within(table, most)) < table.num_rows:
+        if table.nbytes > 2 * most and (row_count := rows_within(table, most)) < table.num_rows:
             session.give_back(table.slice(row_count))
             table = table.slice(0, row_count)
-        if (mask := _within_permits(table, permits)) is not None:
+        if (mask := within_permits(table, permits)) is not None:
             session.give_back(table.filter(pc.invert(mask)))
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
-        store, topic, leased = session.store, self.topic, table
-        is_split = self._is_split(connection.version)
+        rows, deliveries = self._planned(table, connection.version)
+        if not rows.num_rows:
+            return _nothing, []
+        # a second turn, for the rest of a batch, has searched one partition only
+        if rows is table and still is not None and self.durable.idle is still:  # type: ignore[union-attr]
+            self._searched = list(permits)
+        return partial(session.give_back, rows), deliveries
+
+    def _planned(self, table: pa.Table, version: str) -> tuple[pa.Table, list[Delivery]]:
+        """In the store's thread: which of leased rows the client gets, and their deliveries.
+
+        Consumers that look together and get the same single message share its frames.
+        """
+        store, topic, by_key = self.session.store, self.topic, self.kind == "key-shared"
+        is_split, shared = self._is_split(version), self.handle.waits.together.shared
         splits = {consumer.split for consumer in tuple(self.consumers.values())} - {None}
+        key: Hashable = None
         if not (is_split or splits):  # otherwise it would get more messages than it has permits
-            table = self._completed(table)
+            if self.durable is not None and table.num_rows == 1 and not self.reads_compacted:
+                times = table.column("redelivery_count")[0].as_py()
+                runs = self.durable.receiving.known_runs(table) or ()
+                key = (*runs, times, by_key, reads_empty(version)) if runs else None
+                if key in shared:
+                    return table, shared[key]
+            missing = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
+            if missing:
+                key, table = None, self._completed(table, missing)
         if self.reads_compacted and self.durable is not None:
             table = self._kept(table, store.read(partial(newest_by_key, topic, table), fresh=False))
         if self.ranges:
             table = self._kept(table, is_within(table, self.ranges))
-        if not table.num_rows:
-            return _nothing, []
-        # a second turn, for the rest of a batch, has searched one partition only
-        if table is leased and still is not None and self.durable.idle is still:  # type: ignore[union-attr]
-            self._searched = list(permits)
-        bytes_max = store.settings.max_message_bytes
         plan = partial(
             plan_deliveries,
             topic=topic,
             table=table,
-            bytes_max=bytes_max,
-            reads_empty=reads_empty(connection.version),
+            bytes_max=store.settings.max_message_bytes,
+            reads_empty=reads_empty(version),
             is_split=is_split,
             splits=splits,
         )
         deliveries = store.read(plan, fresh=False)
-        return partial(session.give_back, table), deliveries
+        if key is not None:
+            shared[key] = deliveries
+        return table, deliveries
 
     def _is_split(self, version: str) -> bool:
         """In the store's thread: whether each message of a batch goes out alone. Raises TxlogError.
@@ -517,12 +555,8 @@ class StoreConsumer:
         limit = max(1, min(sum(limits.values()), most))
         return self.session.take(limit, is_thorough)
 
-    def _completed(self, table: pa.Table) -> pa.Table:
+    def _completed(self, table: pa.Table, missing: list[BatchGap]) -> pa.Table:
         """Leased rows, with the missing end of each partition's last batch if it can be leased."""
-        store, topic, by_key = self.session.store, self.topic, self.kind == "key-shared"
-        missing = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
-        if not missing:
-            return table
         limits = {gap.partition: gap.rows for gap in missing}
         more = self._leased(limits, sum(limits.values()), True)
         if more is None or not more.num_rows:
@@ -543,7 +577,7 @@ class StoreConsumer:
         """A consumer has fewer messages: if it had too many, it may get more."""
         is_waiting = consumer.permits > 0 and consumer.partition not in self._ready
         if self.is_shared and is_waiting and not self._is_over_limit(consumer):
-            self._changed.set()
+            self._wake()
 
     async def _watch(self) -> None:
         """Notify failover consumers whether they are active."""
@@ -584,7 +618,7 @@ class StoreConsumer:
         while message_ids := list(islice(ids_left, RETURNED_MAX)):
             await self.handle.worker.run(partial(self.session.negative_acknowledge, message_ids, 0))
         if self.durable is None:  # a reader gets no event that wakes the pump
-            self._changed.set()
+            self._wake()
 
     async def redeliver(self, consumer: ClientConsumer, message_ids: list[Proto]) -> None:
         """Redeliver messages of a consumer; message_ids: only these, empty: all it has."""
@@ -601,7 +635,7 @@ class StoreConsumer:
     async def leave(self, consumer: ClientConsumer) -> None:
         """A consumer closes; its messages go back. The last one closes the store's consumer."""
         self.consumers.pop(consumer.partition, None)
-        self._changed.set()
+        self._wake()
         await self.acknowledged()
         if self.consumers:
             await self.give_back(consumer.forget())
@@ -637,11 +671,12 @@ class StoreConsumer:
                 try:
                     if len(acks[0].unknown) > LOOKUPS_MAX:
                         acks = [await self._looked_up(acks[0])]
-                    await self.handle.worker.run(partial(self._make, acks))
-                except Exception as error:  # refused, or a bug: the next ones are made all the same
-                    call = acks[0].consumer.connection.service.tasks.call
-                    for ack in acks:
-                        call(partial(ack.end, error))
+                    errors = await self._made_together(acks)
+                except Exception as failure:  # or a bug: the next ones are made all the same
+                    errors = [failure] * len(acks)
+                call = acks[0].consumer.connection.service.tasks.call
+                for ack, error in zip(acks, errors, strict=True):
+                    call(partial(ack.end, error))
         finally:
             self._flushing = None
 
@@ -662,32 +697,53 @@ class StoreConsumer:
             await self.handle.worker.run(partial(store.read, act))
         return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
 
-    def _make(self, acks: list[AckRequest]) -> None:
-        """In the store's thread: acknowledge, neighbours of one kind together."""
-        batch: list[AckRequest] = []
+    async def _made_together(self, acks: list[AckRequest]) -> Sequence[Exception | None]:
+        """Make acknowledgements, in one frame with those of other consumers; returns the error of
+        each, if any.
+        """
+        call: Call | None = None
+
+        def begin() -> Call | None:
+            nonlocal call
+            is_plain = all(
+                not (ack.unknown or ack.is_cumulative or ack.error) and ack.txn is None
+                for ack in acks
+            )
+            runs = [run for ack in acks for run in ack.runs]
+            if self.durable is not None and is_plain and runs:
+                call = self.durable.acknowledging(merge_runs(runs))
+            return call
+
+        def act() -> Sequence[Exception | None]:
+            if call is None or not call.done or call.error is not None or call.answer is None:
+                return self._make(acks)
+            return [None] * len(acks)
+
+        return await self.handle.waits.together.run(act, None, begin)
+
+    def _make(self, acks: list[AckRequest]) -> list[TxlogError | None]:
+        """In the store's thread: acknowledge, neighbours of one kind together; returns the error of
+        each, if any.
+        """
+        batch, errors = list[AckRequest](), list[TxlogError | None]()
         for ack in acks:
             if batch and (ack.is_cumulative or ack.txn is not None or batch[0].is_cumulative):
-                self._make_together(batch)
+                errors += self._make_together(batch)
                 batch = []
             batch.append(ack)
             if ack.txn is not None:
-                self._make_together(batch)
+                errors += self._make_together(batch)
                 batch = []
-        if batch:
-            self._make_together(batch)
+        return errors + self._make_together(batch)
 
-    def _make_together(self, acks: list[AckRequest]) -> None:
+    def _make_together(self, acks: list[AckRequest]) -> list[TxlogError | None]:
         """Make acknowledgements in one call; if that is refused, each alone."""
         try:
-            errors = self._made(acks)
+            return self._made(acks)
         except TxlogError as failure:
-            if len(acks) > 1:
-                for ack in acks:
-                    self._make_together([ack])
-                return
-            errors = [failure]
-        for ack, error in zip(acks, errors, strict=True):
-            ack.consumer.connection.service.in_loop(partial(ack.end, error))
+            if len(acks) == 1:
+                return [failure]
+            return [error for ack in acks for error in self._make_together([ack])]
 
     def _made(self, acks: list[AckRequest]) -> list[TxlogError | None]:
         """Make acknowledgements; returns the error of each, if any. Raises TxlogError."""
@@ -718,22 +774,6 @@ class StoreConsumer:
             self.session.acknowledge(message_ids, ack.txn)
 
 
-def newest_by_key(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
-    """For each leased row whether a consumer of compacted messages gets it."""
-    column = table.column("partition")
-    mask = pa.repeat(pa.scalar(True), table.num_rows)
-    for partition in pc.unique(column).to_pylist():
-        is_here = pc.equal(column, partition)
-        rows = table.filter(is_here)
-        order = pc.sort_indices(
-            rows, [("ledger", "ascending"), ("entry", "ascending"), ("index", "ascending")]
-        )
-        is_kept = is_newest(view, number_of(topic, partition), rows.take(order))
-        unsorted = is_kept.take(pc.sort_indices(order))
-        mask = pc.replace_with_mask(mask, is_here.combine_chunks(), unsorted)
-    return mask
-
-
 def _splits(view: View, number: int) -> bool:
     """Whether a subscription splits batches for clients that acknowledge whole batches."""
     subscription = view.catalog.subscriptions.get(number)
@@ -746,38 +786,6 @@ def _nothing() -> None:
 
 def _give_back(result: tuple[Callable[[], None], list[Delivery]]) -> None:
     result[0]()
-
-
-def _rows_within(table: pa.Table, bytes_max: int) -> int:
-    """How many of the first rows fit into `bytes_max`, at least one."""
-    sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
-    ends = pc.cumulative_sum(pc.cast(sizes, pa.int64()))
-    within: int = pc.sum(pc.less_equal(ends, bytes_max)).as_py()
-    return max(1, within)
-
-
-def _within_permits(table: pa.Table, permits: Mapping[int, int]) -> pa.BooleanArray | None:
-    """For each row whether its consumer has permits for it; None: for all of them.
-
-    A lease counts rows, and clients count messages. An encrypted batch is one row, so it may have
-    more messages than permits are left. It goes out, as a broker sends it, and the permits become
-    negative; the rows after it wait. Pulsar's brokers do so only in shared subscriptions, by the
-    average size of batches; in others they read as many entries as there are permits.
-    """
-    properties = table.column("properties").combine_chunks()
-    if properties.null_count == len(properties):
-        return None
-    encrypted = pc.map_lookup(properties, ENCRYPTED, "last")
-    if encrypted.null_count == len(encrypted):
-        return None
-    remaining = dict(permits)
-    flags = []
-    for partition, text in zip(
-        table.column("partition").to_pylist(), encrypted.to_pylist(), strict=True
-    ):
-        flags.append(remaining[partition] > 0)
-        remaining[partition] -= 1 if text is None else message_count([(ENCRYPTED, text)])
-    return None if all(flags) else pa.array(flags, pa.bool_())
 
 
 def merge_runs(runs: list[Run]) -> list[Run]:
@@ -795,21 +803,6 @@ def _unacked_runs(pending: PendingAck) -> list[Run]:
     if pending.inner:
         return [pending.span.run(pending.at, pending.at)]
     return runs_of(pending.span, pending.at, pending.left)
-
-
-def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
-    """The messages of a batch whose bits are set; bit 0 is message `at`."""
-    runs = []
-    offset = 0
-    while bits:
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        offset += skip
-        size = (~bits & (bits + 1)).bit_length() - 1
-        runs.append(span.run(at + offset, at + offset + size - 1))
-        bits >>= size
-        offset += size
-    return runs
 
 
 def take_acknowledged(ack: AckRequest, message_id: Proto) -> list[Run] | None:

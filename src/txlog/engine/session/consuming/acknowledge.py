@@ -24,6 +24,7 @@ from txlog.engine.session.transactions.transaction import (
     Transaction,
     in_transaction,
 )
+from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
@@ -90,15 +91,26 @@ def acknowledge_runs(
         decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
         return in_transaction(store, txn, decide_in, uses, is_ordered=False)
 
+    answer: AckAnswer | None = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        call = acknowledging(store, find, runs, standing, cumulative=cumulative)
+        answer = store.write(call.decide, uses=call.uses)
+    return answer
+
+
+def acknowledging(
+    store: Store, find: Find, runs: list[Run], standing: ConsumerState, *, cumulative: bool
+) -> Call:
+    """The call that acknowledges runs outside of a transaction; it has to be repeated after the
+    answer None.
+    """
+
     def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
         return acknowledge.acknowledge(
             view, store.settings, now, find, runs, cumulative=cumulative, standing=standing
         )
 
-    answer = None
-    while answer is None:  # again after a sweep that ends an overdue holder
-        answer = store.write(decide, uses=_uses(find, runs))
-    return answer
+    return Call(decide, uses=_uses(find, runs))
 
 
 def acknowledge_later(

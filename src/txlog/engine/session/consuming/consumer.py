@@ -30,6 +30,7 @@ from txlog.engine.session.consuming.acknowledge import (
     Through,
     acknowledge_later,
     acknowledge_runs,
+    acknowledging,
     ids_of,
     runs_of,
 )
@@ -42,6 +43,7 @@ from txlog.engine.session.reading.pause import BY_TIME, Quiet, least
 from txlog.engine.session.reading.watermark_ground import Subscribed
 from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.session.transactions.transaction import Later, Transaction
+from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Mutex, Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
@@ -223,6 +225,19 @@ class ConsumerSession:
         """Lease only from these partitions (by index), in a turn at most so many messages each."""
         self.receiving.partitions, self.receiving.limits = list(limits), limits
 
+    def prepare(self, limit: int, view: View) -> Call | None:
+        """The call that leases at most `limit` messages for the next turn, or None.
+
+        As `Receiving.prepare`, for a caller that takes nothing ahead and wants no watermarks. It
+        does not hold the mutex: the caller makes no turn meanwhile.
+        """
+        return self.receiving.prepare(view, limit)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the next turn has messages that `prepare` leased, or may have them."""
+        return self.receiving.is_prepared
+
     def set_thorough(self, is_thorough: bool) -> None:
         """Set whether the next turns search even if no event has come since an empty turn."""
         self.receiving.is_thorough = is_thorough
@@ -336,6 +351,16 @@ class ConsumerSession:
             txn,
             cumulative=cumulative,
             standing=receiving.standing,
+        )
+
+    def acknowledging(self, runs: list[Run]) -> Call:
+        """The call that acknowledges messages, for a caller that submits it with others.
+
+        After the answer None it has to be repeated.
+        """
+        receiving = self.receiving
+        return acknowledging(
+            self.store, receiving.target, runs, receiving.standing, cumulative=False
         )
 
     def acknowledge_later(self, what: Acknowledgeable, txn: Transaction) -> Later[AckAnswer]:

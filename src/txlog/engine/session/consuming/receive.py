@@ -41,14 +41,20 @@ from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
+from txlog.engine.plan.reading.dispatch import (
+    NO_MESSAGES,
+    Piece,
+    last_position,
+    received,
+    requests_of,
+)
 from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, preview
 from txlog.engine.plan.standing import ConsumerState, ReadPosition
 from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Concern, Quiet
-from txlog.engine.store.appender import is_sweep_due
+from txlog.engine.store.appender import QUEUED, Call, is_sweep_due
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
@@ -230,16 +236,20 @@ class Still:
 
         It reads new frames of the journal in any case, so the turn after it need not.
         """
-        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)), waits=False)
+        lsn, is_current = store.read(lambda view: (view.lsn, self.is_current(view)), waits=False)
         now, due_ms = store.clock.now(), self.handed.due_ms
         if now.boot_id != self._boot_id or (due_ms is not None and now.wall_ms >= due_ms):
             return False
         if self.until_ms is not None and now.boot_ms >= self.until_ms:
             return False
-        if stamps != self._stamps:
+        if not is_current:
             return False
         self.lsn = lsn
         return True
+
+    def is_current(self, view: View) -> bool:
+        """True if no frame that this view has read has changed its components since."""
+        return view.stamps(self._keys) == self._stamps
 
     def is_early(self, now: Instant, departures: int) -> bool:
         """True while no turn is due by the clock, and no consumer has left or died since."""
@@ -273,8 +283,10 @@ class Receiving:
         "_dead",
         "_highest",
         "_last",
+        "_looked",
         "_member",
         "_places",
+        "_prepared",
         "_previews",
         "_reaped",
         "_seen",
@@ -316,6 +328,8 @@ class Receiving:
         self.is_idle = False
         self.is_thorough = True
         self._still: Still | None = None
+        self._prepared: tuple[Call, ReceiveRequest] | None = None
+        self._looked = 0  # LSN of the last decision of a lease
         self._reaped = -1  # departures of consumers before the last check for dead peers
         self.is_refused = False
         self.due_ms: int | None = None
@@ -394,7 +408,9 @@ class Receiving:
         """
         self.check_open()
         self.is_refused = False
-        handed = self._hand(limit, guard, (ahead or 0, most, seen))
+        handed = None if self._prepared is None else self._hand_prepared()
+        if handed is None:
+            handed = self._hand(limit, guard, (ahead or 0, most, seen))
         self.timeout_ms = handed.timeout_ms
         self.batches = {part.partition: part.ahead for part in handed.parts if part.runs}
         self.blocked, self.due_ms = handed.blocked, handed.due_ms
@@ -419,6 +435,43 @@ class Receiving:
             table = pa.concat_tables([table, *self._preview(room)])
         self._last = (weakref.ref(table), runs)
         return table
+
+    def prepare(self, view: View, limit: int) -> Call | None:
+        """The call that leases messages for the next turn; None: that turn does it by itself.
+
+        Only after a turn that found nothing, where a partition has got messages since. The caller
+        submits the call, perhaps with those of other consumers, and makes no other turn meanwhile.
+        raises: TopicNotFound, SubscriptionNotFound
+        """
+        still = self._quiet
+        if (
+            self._prepared is not None
+            or still is None
+            or not self._member.is_open
+            or self._begin(view)
+        ):
+            return None
+        numbers = self.numbers()
+        if still.is_current(view) or not any(self._has_more(view, number) for number in numbers):
+            return None
+        order = [*numbers[self._turn :], *numbers[: self._turn]]
+        wants = self._wants(order, limit, (0, 1, ()))
+        call = Call(partial(self._decide, wants, None), uses=self._uses(numbers))
+        self._prepared = call, wants
+        return call
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the next turn has messages that `prepare` leased, or may have them."""
+        return self._prepared is not None and self._prepared[0].stage != QUEUED
+
+    def _has_more(self, view: View, number: int) -> bool:
+        place = self._places.get(number)
+        return place is None or not covers(place.mark, last_position(view, number))
+
+    def _uses(self, numbers: Sequence[int]) -> CallScope:
+        subscription = self.subscription.number
+        return CallScope(cursors=tuple((subscription, number) for number in numbers))
 
     def give_back(self, table: pa.Table) -> None:
         """Return rows of a turn, uncounted: the application has not received them."""
@@ -473,6 +526,16 @@ class Receiving:
         still = self.still
         return None if still is None or still.heeds_appends else still
 
+    def _hand_prepared(self) -> Delivery | None:
+        """What `prepare` leased; None: its call was refused or not submitted, and wrote nothing."""
+        is_prepared, prepared = self.is_prepared, self._prepared
+        self._prepared = None
+        if prepared is None or not is_prepared:
+            return None
+        call, wants = prepared
+        self._still = None
+        return self._leased(wants, call.uses, None, call)
+
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Delivery:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
@@ -489,8 +552,7 @@ class Receiving:
         if self.first:
             order.sort(key=lambda number: number not in self.first)
             self.first.clear()
-        subscription = self.subscription.number
-        uses = CallScope(cursors=tuple((subscription, number) for number in numbers))
+        uses = self._uses(numbers)
         wants = self._wants(order, limit, ahead)
 
         looked = 0  # LSN of the last look
@@ -523,13 +585,20 @@ class Receiving:
             self._member.reap(now=False)
         return self._leased(wants, uses, guard)
 
-    def _leased(self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None) -> Delivery:
+    def _leased(
+        self,
+        wants: ReceiveRequest,
+        uses: CallScope,
+        guard: Guard | None,
+        call: Call | None = None,
+    ) -> Delivery:
         """Lease messages; if there are none, return those of dead peers and try again.
 
+        call: what others have submitted for this turn
         Then note which partition the next turn begins with, or how long turns will find nothing.
         """
         order = wants.partitions
-        handed, looked = self._lease(wants, uses, guard)
+        handed, looked = self._lease(wants, uses, guard, call)
         if not any(part.runs for part in handed.parts) and self._reap():
             handed, looked = self._lease(wants, uses, guard)  # now with the messages of dead peers
         full = [at for at, part in enumerate(handed.parts) if part.runs]
@@ -634,24 +703,22 @@ class Receiving:
         )
 
     def _lease(
-        self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None
+        self,
+        wants: ReceiveRequest,
+        uses: CallScope,
+        guard: Guard | None,
+        call: Call | None = None,
     ) -> tuple[Delivery, int]:
         """(the delivery of one turn under the lock, the LSN that it was decided at)."""
-        store, tries, looked = self._store, 0, 0
-
-        def decide(view: View, now: Instant) -> Decision[Delivery | ReceiveRequest | None]:
-            nonlocal looked
-            looked = view.lsn
-            if self._dead.is_due(view, wants.partitions):  # under the lock, so none is delivered
-                return Decision([], answer=wants)
-            if guard is not None and not guard(view):
-                self.is_refused = True
-                return Decision([], answer=Delivery([]))
-            return receive(view, store.settings, now, wants)
-
+        store, tries = self._store, 0
+        answer: object
         while True:
             try:
-                answer = store.write(decide, uses=uses)
+                if call is None:
+                    decide = partial(self._decide, wants, guard)
+                    answer = store.write(decide, uses=uses)
+                else:
+                    answer, call = call.outcome(), None
             except AlreadyClosed:
                 store.read(self.target, fresh=False)  # raises if topic or subscription are deleted
                 raise
@@ -668,8 +735,20 @@ class Receiving:
                     wants = wants.making_do()
                 continue
             if not answer.is_more:
-                return answer, looked
+                return answer, self._looked
             self._stand(answer)
+
+    def _decide(
+        self, wants: ReceiveRequest, guard: Guard | None, view: View, now: Instant
+    ) -> Decision[Delivery | ReceiveRequest | None]:
+        """Decide a lease under the lock; answers the request if dead letters are to be moved."""
+        self._looked = view.lsn
+        if self._dead.is_due(view, wants.partitions):  # under the lock, so none is delivered
+            return Decision([], answer=wants)
+        if guard is not None and not guard(view):
+            self.is_refused = True
+            return Decision([], answer=Delivery([]))
+        return receive(view, self._store.settings, now, wants)
 
     def _mend(self, wanting: IndexMissing | BucketLost) -> bool:
         """Build a missing index, or drop a lost bucket; False: the turn has to do without it."""
