@@ -345,8 +345,8 @@ class StoreConsumer:
             orphans = list[Delivery]()
             receivers = {consumer.partition: consumer for consumer in takers}
             for delivery in deliveries:
-                receiver = receivers[delivery.partition]
-                if self.consumers.get(delivery.partition) is receiver:
+                receiver = receivers.get(delivery.partition)
+                if receiver is not None and receiver is self.consumers.get(receiver.partition):
                     receiver.send(delivery)
                 else:  # it has closed meanwhile, and another may have begun, without permits
                     orphans.append(delivery)
