@@ -336,3 +336,49 @@ def test_a_lease_that_is_refused_fails_alone(tmp_path: Path) -> None:
         assert refused == 1
 
     serving(tmp_path, program, seconds=60)
+
+
+def test_a_consumer_without_permits_gets_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """A consumer closes while its look waits for the store's thread, and another takes its place.
+
+    Kills: the other one, which has no permits, gets the messages of that look.
+    """
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def create() -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            client.create_topic("two", partitions=2)
+
+    async def program(served: Served) -> None:
+        await asyncio.to_thread(create)
+        client, producer = await served.connected(), await served.connected()
+        names = [f"persistent://public/default/two-partition-{partition}" for partition in (0, 1)]
+        fields = {"subscription": "s", "subType": SHARED, "consumer_name": "c"}
+        for number, topic in enumerate(names, 1):
+            await client.ask("subscribe", consumer_id=number, request_id=1, topic=topic, **fields)
+            client.send("flow", consumer_id=number, messagePermits=10)
+        await producer.ask("producer", topic=names[0], producer_id=1, request_id=2)
+        await at_rest(served, 1)
+        together = served.service.client.waits.together
+        held = asyncio.create_task(together.run(lambda: goes_on.wait(60), None, begun.set))
+        try:
+            assert await asyncio.to_thread(begun.wait, 20)
+            producer.message(b"x", {"producer_id": 1}, {}, sequence_id=0)
+            while not together._jobs:  # the look
+                await asyncio.sleep(0)
+            assert (await client.ask("close_consumer", consumer_id=1, request_id=7)).request_id == 7
+            client.send("subscribe", consumer_id=3, request_id=8, topic=names[0], **fields)
+            while not served.service.client.worker._pool._work_queue.qsize():
+                await asyncio.sleep(0)
+        finally:
+            goes_on.set()
+        await held
+        assert FIELDS[(await client.answer()).type] == "success"
+        await at_rest(served, 1)
+        client.send("ping")
+        assert FIELDS[(await client.answer()).type] == "pong"
+        client.send("flow", consumer_id=3, messagePermits=1)
+        message = await delivered(client)
+        assert (message.consumer_id, message.redelivery_count) == (3, 0)
+
+    serving(tmp_path, program, seconds=60)

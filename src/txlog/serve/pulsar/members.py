@@ -342,12 +342,15 @@ class StoreConsumer:
                     consumer.dismiss()
                 return
             deliveries = await self._without_parts(deliveries or [])
+            orphans = list[Delivery]()
+            receivers = {consumer.partition: consumer for consumer in takers}
             for delivery in deliveries:
-                receiver = self.consumers.get(delivery.partition)
-                if receiver is not None:
+                receiver = receivers.get(delivery.partition)
+                if receiver is not None and receiver is self.consumers.get(receiver.partition):
                     receiver.send(delivery)
-            orphans = [each for each in deliveries if each.partition not in self.consumers]
-            if orphans:  # their consumer has closed meanwhile
+                else:  # it has closed meanwhile, and another may have begun, without permits
+                    orphans.append(delivery)
+            if orphans:
                 await self.handle.worker.run(partial(self._put_back, orphans))
 
     async def _news(self, full: set[Connection]) -> None:
