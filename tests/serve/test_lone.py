@@ -20,6 +20,7 @@ from txlog.engine.session.reading import pause
 from txlog.engine.store.store import Store
 from txlog.errors import TryAgain
 from txlog.serve.pulsar import connection, group_commit
+from txlog.serve.pulsar.members import StoreConsumer
 from txlog.serve.pulsar.messages import FIELDS, MessageIdData
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -380,5 +381,53 @@ def test_a_consumer_without_permits_gets_nothing_of_the_one_before(tmp_path: Pat
         client.send("flow", consumer_id=3, messagePermits=1)
         message = await delivered(client)
         assert (message.consumer_id, message.redelivery_count) == (3, 0)
+
+    serving(tmp_path, program, seconds=60)
+
+
+def test_a_new_consumer_gets_what_the_one_before_gives_back_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of a client ends, and its next one subscribes before the messages are back.
+
+    Kills: it takes the partition at once, and gets later messages before those that come back.
+    """
+    give_back = StoreConsumer.give_back
+
+    def create() -> None:
+        with txlog.open(str(tmp_path / "store")) as client:
+            client.create_topic("two", partitions=2)
+
+    async def program(served: Served) -> None:
+        goes_on = asyncio.Event()
+
+        async def held(consumer: StoreConsumer, runs: Any) -> None:
+            await goes_on.wait()
+            await give_back(consumer, runs)
+
+        monkeypatch.setattr(StoreConsumer, "give_back", held)
+        await asyncio.to_thread(create)
+        client, producer = await served.connected(), await served.connected()
+        names = [f"persistent://public/default/two-partition-{partition}" for partition in (0, 1)]
+        fields = {"subscription": "s", "subType": EXCLUSIVE, "consumer_name": "c"}
+        for number, topic in enumerate(names, 1):
+            await client.ask("subscribe", consumer_id=number, request_id=1, topic=topic, **fields)
+            client.send("flow", consumer_id=number, messagePermits=10)
+        await producer.ask("producer", topic=names[0], producer_id=1, request_id=2)
+        producer.message(b"x", {"producer_id": 1}, {}, sequence_id=0)
+        first, other = await delivered(client), await served.connected()
+
+        async def joined() -> Any:
+            await other.ask("subscribe", consumer_id=3, request_id=8, topic=names[0], **fields)
+            other.send("flow", consumer_id=3, messagePermits=10)
+            return await delivered(other)
+
+        client.send("close_consumer", consumer_id=1, request_id=7)
+        joining = asyncio.create_task(joined())
+        producer.message(b"y", {"producer_id": 1}, {}, sequence_id=1)
+        for _ in range(50):  # the calls of the store that the subscription and a look need
+            await served.service.client.worker.run(int)
+        goes_on.set()
+        assert (await joining).message_id.entryId == first.message_id.entryId
 
     serving(tmp_path, program, seconds=60)

@@ -105,6 +105,11 @@ class StoreConsumers:
         ]
         return max(free, key=lambda each: each.serves(consumer.connection), default=None)
 
+    def leaver(self, key: Hashable, partition: int) -> ClientConsumer | None:
+        """A consumer of the same client that leaves this partition, before another takes it."""
+        leavers = (each.leaver(partition) for each in self._known.get(key, []))
+        return next((consumer for consumer in leavers if consumer is not None), None)
+
     def rest(self, store_consumer: StoreConsumer) -> list[ClientConsumer]:
         """The consumers of a store consumer that can all move to another store consumer; empty:
         none can.
@@ -200,7 +205,10 @@ class ConnectionConsumers:
         if set(store_consumer.consumers) <= {consumer.partition}:
             self.store_consumers.forget(store_consumer)
         await store_consumer.leave(consumer)
-        for other in self.store_consumers.rest(store_consumer):
+        others = self.store_consumers.rest(store_consumer)
+        if others:  # so that they all move to another one
+            self.store_consumers.forget(store_consumer)
+        for other in others:
             if not other.connection.is_over():  # it closes its consumers anyway
                 other.dismiss()
 
@@ -295,6 +303,9 @@ async def _open_consumer(
     consumer.split = consumers.splits.get(consumer.number)
     pool, caller = connection.service.consumers, connection.caller
     key = _key(connection, topic, body)
+    # a new one must not get messages before those that the old one gives back
+    while (leaver := consumers.store_consumers.leaver(key, partition)) is not None:
+        await leaver.gone.wait()
     async with consumers.store_consumers.joining.setdefault(key, asyncio.Lock()):
         check_free_descriptors()
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)

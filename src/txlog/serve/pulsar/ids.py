@@ -39,9 +39,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from txlog.base.ids import MessageId
+from txlog.engine.door.catalog import Topic, index_of
 from txlog.engine.door.facts import Run
 from txlog.engine.door.reading import find_marker
 from txlog.engine.door.store import View
+from txlog.errors import MessageNotFound, NotAllowed, TxlogError
 from txlog.serve.pulsar.encrypted import message_count
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 
@@ -52,6 +54,9 @@ WINDOW_MIN, WINDOW_MAX = 16, 1024  # rows that are read together to find the end
 PIECE: Final = 1_000  # rows in a piece of a batch
 BATCH_MAX: Final = 10_000  # rows in a batch with a producer's name; a longer one is cut, too
 UNCUT_MAX: Final = 100_000  # rows in a batch that an id may name
+BACK_STEPS_MAX: Final = 1_000
+LOOKUPS_MAX: Final = 200  # ids that the store's thread looks up in one call: some 20 ms
+REPEATED_MAX: Final = 10_000  # ids that such a call reads at most, with repeated ones
 # in the last part of an entry's number: the offset of pieces of a transaction
 _HALF: Final = STEP // 2
 # from one piece to the next: a number for the piece, and for each message alone
@@ -356,3 +361,93 @@ def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
         bits >>= size
         offset += size
     return runs
+
+
+# --- ids of acknowledgements ---------------------------------------------------------------------
+
+
+class AckLookup:
+    """The ids of an acknowledgement that the consumer does not have, and their messages in the
+    store.
+
+    runs:  the messages so far
+    error: an id is of another topic, or names several messages in a transaction; None: neither
+    """
+
+    def __init__(
+        self, topic: Topic, ids: list[Proto], *, is_cumulative: bool, is_in_txn: bool
+    ) -> None:
+        self.topic, self.is_cumulative, self.is_in_txn = topic, is_cumulative, is_in_txn
+        self.error: TxlogError | None = None
+        self.runs: list[Run] = []
+        self.ids, self.at = ids, 0
+        self.seen: set[tuple[int, ...]] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all ids were looked up."""
+        return self.at == len(self.ids)
+
+
+def resolve_ids(view: View, lookup: AckLookup) -> None:
+    """Look up the next LOOKUPS_MAX ids; each only once."""
+    seen_max = len(lookup.seen) + LOOKUPS_MAX
+    stop = min(lookup.at + REPEATED_MAX, len(lookup.ids))
+    while lookup.at < stop and len(lookup.seen) < seen_max:
+        message_id = lookup.ids[lookup.at]
+        lookup.at += 1
+        key = (message_id.ledgerId, message_id.entryId, message_id.batch_index, *message_id.ack_set)
+        if key not in lookup.seen:
+            lookup.seen.add(key)
+            lookup.runs += _runs_of_id(view, lookup, message_id)
+
+
+def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
+    """The messages to acknowledge for an id; empty if they were deleted, or refused as `error`."""
+    number = partition_of(view, message_id)
+    if number is None:
+        return []
+    topic = lookup.topic
+    if index_of(view.catalog.topics.get(topic.number, topic), number) < 0:
+        name = f"{message_id.ledgerId}:{message_id.entryId}"
+        lookup.error = MessageNotFound(f"message {name} does not exist in this topic")
+        return []
+    if lookup.is_cumulative:
+        return _last_of(view, number, message_id)
+    target = target_of(view, number, message_id)
+    if target is None:
+        return []
+    span, at, is_one, _ = target
+    if is_part(view, span, message_id):
+        return []
+    if message_id.ack_set:
+        whole = (1 << span.size) - 1
+        done = whole & ~unacked(list(message_id.ack_set), span.size)
+    else:
+        done = 1 << at if is_one else (1 << span.size) - 1
+    if lookup.is_in_txn and done.bit_count() > 1:
+        name = f"{message_id.ledgerId}:{message_id.entryId}"
+        text = f"the consumer does not have all that {name} stands for: it comes again"
+        lookup.error = NotAllowed(text)
+        return []
+    return runs_of(span, 0, done)
+
+
+def _last_of(view: View, number: int, message_id: Proto) -> list[Run]:
+    """The last message that a cumulative acknowledgement covers.
+
+    A client that acknowledged a batch in part names the entry before the batch, by subtracting one.
+    """
+    entry = message_id.entryId // STEP
+    target = target_of(view, number, message_id)
+    if target is not None:
+        span, at, is_one, _ = target
+        if is_part(view, span, message_id):
+            at = -1
+        elif message_id.ack_set and not is_one:
+            bits = unacked(list(message_id.ack_set), span.size)
+            at = (bits & -bits).bit_length() - 2 if bits else span.size - 1
+        if at >= 0 or span.inner > 1:
+            return [span.run(at, at)]
+        entry = span.entry
+    return last_before(view, number, message_id.ledgerId, entry, BACK_STEPS_MAX)

@@ -27,12 +27,12 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
 from txlog.client.aio.handles import Consumer as Handle
 from txlog.clock import Instant
-from txlog.engine.door.catalog import Topic, index_of, number_of
+from txlog.engine.door.catalog import Topic, number_of
 from txlog.engine.door.consuming import ConsumerSession, Session, active_consumer
 from txlog.engine.door.facts import IdSet, Mark, Run, each
 from txlog.engine.door.store import Call, Decision, View
 from txlog.engine.door.topics import SPLIT_BATCHES, set_policies
-from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
+from txlog.errors import NotFound, SubscriptionNotFound, TxlogError
 from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
@@ -48,7 +48,15 @@ from txlog.serve.pulsar.deliveries import (
     rows_within,
     within_permits,
 )
-from txlog.serve.pulsar.ids import STEP, BatchSpan, runs_of, wire_id
+from txlog.serve.pulsar.ids import (
+    LOOKUPS_MAX,
+    STEP,
+    AckLookup,
+    BatchSpan,
+    resolve_ids,
+    runs_of,
+    wire_id,
+)
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import make_command, message_frame
 
@@ -64,10 +72,7 @@ CLAIMED_MAX: Final = 10_000
 # messages, not their ids.
 HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer checks whether it is active
-BACK_STEPS_MAX: Final = 1_000
 _WHOLE: Final = 1 << 62  # an index after all messages of a transaction
-LOOKUPS_MAX: Final = 200  # ids that the store's thread looks up in one call: some 20 ms
-REPEATED_MAX: Final = 10_000  # ids that such a call reads at most, with repeated ones
 RETURNED_MAX: Final = 5_000  # messages to give back in one call
 
 
@@ -120,6 +125,7 @@ class ClientConsumer:
         self.claimed: dict[tuple[int, int], int] = {}
         self.active: bool | None = None
         self.is_counted = False  # it counts in the quota of consumers
+        self.gone = asyncio.Event()  # it has left, and its messages are back
         self.name = ""
         self.metadata: dict[str, str] = {}  # from its client
         self.since_ms = 0
@@ -263,6 +269,7 @@ class StoreConsumer:
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.consumers: dict[int, ClientConsumer] = {}
+        self._leaving = set[ClientConsumer]()
         self.is_over = False
         self.is_shared = kind in ("shared", "key-shared")
         session = handle.sync.session
@@ -635,16 +642,37 @@ class StoreConsumer:
         await self.give_back([run for pending in returned for run in _unacked_runs(pending)])
         self.relieve(consumer)
 
+    def leaver(self, partition: int) -> ClientConsumer | None:
+        """The consumer of a partition that is leaving, or will as its connection ends."""
+        consumer = self.consumers.get(partition)
+        if consumer is not None and consumer.connection.is_over():
+            return consumer
+        return next((each for each in self._leaving if each.partition == partition), None)
+
     async def leave(self, consumer: ClientConsumer) -> None:
-        """A consumer closes; its messages go back. The last one closes the store's consumer."""
-        self.consumers.pop(consumer.partition, None)
+        """A consumer closes; its messages go back. The last one closes the store's consumer.
+
+        It may be cancelled: the end of the connection calls it again.
+        """
+        if self.consumers.get(consumer.partition) is consumer:
+            del self.consumers[consumer.partition]
+        self._leaving.add(consumer)
         self._wake()
-        await self.acknowledged()
-        if self.consumers:
-            await self.give_back(consumer.forget())
-            return
-        await self.stop()
-        await self.handle.close()
+        try:
+            await self.acknowledged()
+            if self.consumers:
+                await self.give_back(consumer.forget())
+            else:
+                await self.stop()
+                await self.handle.close()
+        except Exception:  # of the store: the leases end by themselves
+            self._gone(consumer)
+            raise
+        self._gone(consumer)
+
+    def _gone(self, consumer: ClientConsumer) -> None:
+        self._leaving.discard(consumer)
+        consumer.gone.set()
 
     async def stop(self) -> None:
         """Deliver nothing more."""
@@ -694,11 +722,17 @@ class StoreConsumer:
 
     async def _looked_up(self, ack: AckRequest) -> AckRequest:
         """An acknowledgement whose ids were all looked up in the store, some in each call."""
-        lookup, store = AckLookup(ack, self.topic), self.session.store
+        lookup, store = self._lookup(ack), self.session.store
         while not lookup.is_done:
             act = partial(resolve_ids, lookup=lookup)
             await self.handle.worker.run(partial(store.read, act))
         return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
+
+    def _lookup(self, ack: AckRequest) -> AckLookup:
+        is_in_txn = ack.txn is not None
+        return AckLookup(
+            self.topic, ack.unknown, is_cumulative=ack.is_cumulative, is_in_txn=is_in_txn
+        )
 
     async def _made_together(self, acks: list[AckRequest]) -> Sequence[Exception | None]:
         """Make acknowledgements, in one frame with those of other consumers; returns the error of
@@ -755,7 +789,7 @@ class StoreConsumer:
         for ack in acks:
             more, error = list[Run](), ack.error
             if ack.unknown:
-                lookup = AckLookup(ack, self.topic)
+                lookup = self._lookup(ack)
                 self.session.store.read(partial(resolve_ids, lookup=lookup))
                 more, error = lookup.runs, lookup.error
             if error is not None and ack.txn is not None:
@@ -858,92 +892,6 @@ def forget_up_to(consumer: ClientConsumer, message_id: Proto) -> None:
                 consumer.held[held_key] = pending._replace(left=remaining)
                 continue
         del consumer.held[held_key]
-
-
-class AckLookup:
-    """The ids of an acknowledgement that the consumer does not have, and their messages in the
-    store.
-
-    runs:  the messages so far
-    error: an id is of another topic, or names several messages in a transaction; None: neither
-    """
-
-    def __init__(self, ack: AckRequest, topic: Topic) -> None:
-        self.topic, self.is_cumulative = topic, ack.is_cumulative
-        self.is_in_txn = ack.txn is not None
-        self.error: TxlogError | None = None
-        self.runs: list[Run] = []
-        self.ids, self.at = ack.unknown, 0
-        self.seen: set[tuple[int, ...]] = set()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all ids were looked up."""
-        return self.at == len(self.ids)
-
-
-def resolve_ids(view: View, lookup: AckLookup) -> None:
-    """Look up the next LOOKUPS_MAX ids; each only once."""
-    seen_max = len(lookup.seen) + LOOKUPS_MAX
-    stop = min(lookup.at + REPEATED_MAX, len(lookup.ids))
-    while lookup.at < stop and len(lookup.seen) < seen_max:
-        message_id = lookup.ids[lookup.at]
-        lookup.at += 1
-        key = (message_id.ledgerId, message_id.entryId, message_id.batch_index, *message_id.ack_set)
-        if key not in lookup.seen:
-            lookup.seen.add(key)
-            lookup.runs += _runs_of_id(view, lookup, message_id)
-
-
-def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
-    """The messages to acknowledge for an id; empty if they were deleted, or refused as `error`."""
-    number = ids.partition_of(view, message_id)
-    if number is None:
-        return []
-    topic = lookup.topic
-    if index_of(view.catalog.topics.get(topic.number, topic), number) < 0:
-        name = f"{message_id.ledgerId}:{message_id.entryId}"
-        lookup.error = MessageNotFound(f"message {name} does not exist in this topic")
-        return []
-    if lookup.is_cumulative:
-        return _last_of(view, number, message_id)
-    target = ids.target_of(view, number, message_id)
-    if target is None:
-        return []
-    span, at, is_one, _ = target
-    if ids.is_part(view, span, message_id):
-        return []
-    if message_id.ack_set:
-        whole = (1 << span.size) - 1
-        done = whole & ~ids.unacked(list(message_id.ack_set), span.size)
-    else:
-        done = 1 << at if is_one else (1 << span.size) - 1
-    if lookup.is_in_txn and done.bit_count() > 1:
-        name = f"{message_id.ledgerId}:{message_id.entryId}"
-        text = f"the consumer does not have all that {name} stands for: it comes again"
-        lookup.error = NotAllowed(text)
-        return []
-    return runs_of(span, 0, done)
-
-
-def _last_of(view: View, number: int, message_id: Proto) -> list[Run]:
-    """The last message that a cumulative acknowledgement covers.
-
-    A client that acknowledged a batch in part names the entry before the batch, by subtracting one.
-    """
-    entry = message_id.entryId // STEP
-    target = ids.target_of(view, number, message_id)
-    if target is not None:
-        span, at, is_one, _ = target
-        if ids.is_part(view, span, message_id):
-            at = -1
-        elif message_id.ack_set and not is_one:
-            unacked = ids.unacked(list(message_id.ack_set), span.size)
-            at = (unacked & -unacked).bit_length() - 2 if unacked else span.size - 1
-        if at >= 0 or span.inner > 1:
-            return [span.run(at, at)]
-        entry = span.entry
-    return ids.last_before(view, number, message_id.ledgerId, entry, BACK_STEPS_MAX)
 
 
 def last_id(view: View, topic: Topic, consumer: ClientConsumer, newest: MessageId | None) -> Proto:
