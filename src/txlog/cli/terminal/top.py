@@ -92,7 +92,10 @@ class Top:
         def begin() -> None:
             self._application.create_background_task(self._look_again())
 
-        self._application.run(pre_run=begin)
+        try:
+            self._application.run(pre_run=begin)
+        finally:  # a signal may come where prompt_toolkit does not give the screen back
+            self._application.renderer.reset()
 
     async def _look_again(self) -> None:
         while True:
