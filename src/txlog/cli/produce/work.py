@@ -584,7 +584,7 @@ class Job:
         raises: the error, if no recovery caused it, or not all calls are kept
         """
         try:
-            self._settle(0)  # what was decided before the recovery is committed
+            self._settle(0)  # the commits before the recovery stand
         except InvalidTxnStatus as first:
             error = first
         unfinished = [flight.kept for flight in self.flights]

@@ -81,7 +81,7 @@ class TaskWait(Waiting):
 
 
 class Following:
-    """What the resting tasks have learnt, and who finds out more.
+    """The changes that the resting tasks know, and the task that reads the next ones.
 
     lsn:   they have been woken for all changes up to this LSN
     asked: and for this many departures of consumers
@@ -125,7 +125,7 @@ class Turn(Generic[T]):
         prepare: Prepare | None,
         deadline: float | None,
     ) -> None:
-        """The arguments are those of `Waits.until`."""
+        """Take the arguments of `Waits.until`."""
         self._waiting, self._look, self._is_last = waiting, look, is_last
         self._prepare, self._deadline = prepare, deadline
         self.is_over = self._is_thorough = False
@@ -142,7 +142,7 @@ class Turn(Generic[T]):
         return answer, 0.0 if over else self._waiting.rest(self._deadline)
 
     def alone(self) -> tuple[T | None, float]:
-        """Both of these."""
+        """Begin and act, in one call."""
         self.begin()
         return self.act()
 
@@ -340,7 +340,7 @@ class Waits:
         self._mind_flush()
 
     def _is_behind_events(self) -> bool:
-        """Whether tasks may have to learn what was flushed, or who left, before the last event."""
+        """Whether the last event may stand for a flush or a departure that no task knows."""
         wakeups = self._store.wakeups
         return wakeups.durable_lsn > self._news.lsn or wakeups.tally.departures > self._news.asked
 
@@ -364,7 +364,7 @@ class Waits:
         def run() -> T:
             nonlocal news
             answer = act()
-            with suppress(TxlogError):  # then the event of the flush tells
+            with suppress(TxlogError):  # then the event of the flush wakes the tasks
                 news = self._changes()
             return answer
 

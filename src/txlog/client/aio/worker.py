@@ -188,7 +188,7 @@ class _Job(Generic[T]):
 
 
 class _Joined(_Job[T]):
-    """A call that runs together with others; it keeps its outcome until the loop tells it.
+    """A call that runs together with others. The loop takes its outcome to its task.
 
     begin, answered: as in `Together.run`
     """
@@ -235,11 +235,10 @@ class Together:
     """Runs the calls of one turn of the loop, and those that come meanwhile, as one of the worker.
 
     Many tasks wake in the same turn, and each looks for messages or acknowledges some. The store
-    decides what all of them need of it under one lock, in one frame. Then each goes on by itself,
-    and has its own outcome. A call whose decision was refused decides alone, so it keeps no
-    other from its answer.
+    decides their calls under one lock, in one frame. Then each task goes on, with an outcome of its
+    own. A call that the store refuses decides alone, and keeps no other from its answer.
 
-    shared: what the calls of one run keep for each other, in the worker
+    shared: a cache for the calls of one run, which the worker empties after them
     """
 
     __slots__ = ("_jobs", "_store", "_task", "_worker", "shared")
@@ -254,8 +253,8 @@ class Together:
         """Run a call in the worker thread; returns its answer, or raises its error.
 
         undo:   as in `Worker.run`
-        begin:  runs before it, in the worker; returns the call of the store that `act` needs and
-                looks at, or what makes it of a fresh view, or None
+        begin:  runs before `act`, in the worker; returns the call of the store whose answer `act`
+                takes, or a function that makes it from a view, or None
         raises: as `Worker.run`
         """
         loop = asyncio.get_running_loop()
@@ -314,5 +313,10 @@ def _tell(jobs: list[_Joined[Any]]) -> None:
 
 
 def _prepared(needs: list[Prepare | Call], view: View) -> list[Call]:
-    calls = [need(view) for need in needs if not isinstance(need, Call)]
-    return [call for call in calls if call is not None]
+    calls = list[Call]()
+    for need in needs:
+        if not isinstance(need, Call):
+            with suppress(TxlogError):  # its own turn decides, and raises the error
+                if (call := need(view)) is not None:
+                    calls.append(call)
+    return calls

@@ -85,7 +85,7 @@ class Database:
     def is_copy_of(self, label: str) -> bool:
         """Whether the file with this label still exists, and is another one: it is in use.
 
-        A copy has the same identity, but no row for what its original has committed since.
+        A copy has the same identity, and lacks the rows that its original has written since.
         """
         with suppress(OSError):  # not a path, or moved
             return Path(label).is_absolute() and not Path(label).samefile(self.label)

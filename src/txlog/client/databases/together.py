@@ -222,7 +222,7 @@ def resolve(
 
 
 def originals(store: Store, connection: object) -> list[str]:
-    """The files of a database that transactions were prepared with, if this is a copy of them.
+    """The database files of prepared transactions, of which this database is a copy.
 
     raises: as `database_of`
     """

@@ -1312,7 +1312,7 @@ class Journal:
         self._flushed_lsn = self.last_lsn
 
     def _flush_name(self) -> None:
-        """Make the name of the file durable, as the checkpoint names it or what follows it."""
+        """Make the name of the file durable, before a checkpoint or the next file refers to it."""
         try:
             self._flusher.prepare(self.current, self.durable_lsn)
         except TxlogError as exc:

@@ -291,7 +291,7 @@ def _target(view: View, partition: int, requested: list[Run]) -> Mark:
 
 
 def _last(view: View, partition: int, target: Mark) -> Id:
-    """The last message that a mark covers; a consumer gets those of a marker one by one."""
+    """The last message that a mark covers; a consumer gets a marker's one by one."""
     ledger, entry, index = target
     marker = None if index else buffers.find_marker(view.buffer(partition), ledger, entry)
     return target if marker is None else (ledger, entry, marker.count)

@@ -440,7 +440,7 @@ class Receiving:
         """The call that leases messages for the next turn; None: that turn does it by itself.
 
         Only after a turn that found nothing, where a partition has got messages since. The caller
-        submits the call, perhaps with those of other consumers, and makes no other turn meanwhile.
+        submits the call, perhaps beside other consumers' calls, and makes no other turn meanwhile.
         raises: TopicNotFound, SubscriptionNotFound
         """
         still = self._quiet
@@ -594,7 +594,7 @@ class Receiving:
     ) -> Delivery:
         """Lease messages; if there are none, return those of dead peers and try again.
 
-        call: what others have submitted for this turn
+        call: the lease that `prepare` made, after the caller has submitted it
         Then note which partition the next turn begins with, or how long turns will find nothing.
         """
         order = wants.partitions
