@@ -236,7 +236,7 @@ def test_consumers_that_read_nothing_use_little_memory(folder: Path) -> None:
                 name = {"subscription": f"s{at}-{number}", "initialPosition": 1}
                 ids = {"consumer_id": number, "request_id": number}
                 await one.ask("subscribe", topic="large", subType=1, **name, **ids)
-            one.writer.transport.pause_reading()
+            one.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for number in (1, 2):
                 one.send("flow", consumer_id=number, messagePermits=1_000_000)
         # The server may read the last client only after the others have filled the shared backlog.
@@ -249,7 +249,7 @@ def test_consumers_that_read_nothing_use_little_memory(folder: Path) -> None:
         backlog = served.service.backlog
         assert max(most) < 6 * megabyte
         assert backlog.used <= backlog.peak <= backlog.bytes_max + len(slow) * 4 * megabyte
-        slow[0].writer.transport.resume_reading()
+        slow[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(2 * count):  # all messages arrive in the end
             assert (await slow[0].answer()).HasField("message")
 
@@ -493,7 +493,7 @@ def test_server_stops_reading_from_a_client_that_takes_no_answers(folder: Path) 
 
     async def program(served: Served) -> None:
         flood = await served.connected()
-        flood.writer.transport.pause_reading()
+        flood.writer.transport.pause_reading()  # type: ignore[attr-defined]
         pings = encode_command("ping") * 10_000
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):

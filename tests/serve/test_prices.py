@@ -28,7 +28,7 @@ from txlog.serve.http.core import answers
 from txlog.serve.http.data import messages as rest
 from txlog.serve.http.data.messages import as_json
 from txlog.serve.limits.budget import MemoryBudget
-from txlog.serve.pulsar import batches, ids, members
+from txlog.serve.pulsar import batches, ids
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
 from txlog.serve.pulsar.messages import (
@@ -174,7 +174,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
     """Kills: one acknowledgement that occupies the thread of the store for minutes."""
     looks = [0]
     most: list[int] = []
-    look, place_of = members.resolve_ids, ids.target_of
+    look, place_of = ids.resolve_ids, ids.target_of
 
     def counted(*args: Any, **more: Any) -> Any:
         looks[0] += 1
@@ -194,7 +194,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
             await client.answer()
         fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 1}
         await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
-        monkeypatch.setattr(members, "resolve_ids", act)
+        monkeypatch.setattr("txlog.serve.pulsar.members.resolve_ids", act)
         monkeypatch.setattr(ids, "target_of", counted)
         known_ids = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
         message_ids = known_ids * 1_000 + [
@@ -206,7 +206,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
         assert not answer.HasField("error"), answer
         backlog = await client.ask("consumerStats", consumer_id=1, request_id=4)
         assert backlog.msgBacklog == 0
-        assert max(most) <= members.LOOKUPS_MAX
+        assert max(most) <= ids.LOOKUPS_MAX
         assert sum(most) <= 2_003
 
     serving(tmp_path, program)
