@@ -159,6 +159,7 @@ def test_threads_write_while_another_flushes(bench: Bench, monkeypatch: pytest.M
     assert flights.begun[1].wait(60)
     last = started(sends[4])
     written(client, lsn + 5)
+    flights.waited(6)  # one of the group flies; the others and the last wait for that flush
     flights.go[1].set()
     joined(group)
     assert flights.begun[2].wait(60)
